@@ -3,7 +3,7 @@
 `workers` in Python is `--workers` on the command line and `workers` in a file; `run_dir` is `--run-dir` and `run-dir`.
 This module checks each value once and answers an unknown name with the nearest known one. Not here: settings that only
 some strategies have (`settings` declares and checks them); which settings go with the chosen strategy
-(`launching.settings` checks that once the file and the command line are merged); what users are told about mistakes
+(`disk.settings_merge` checks that once the file and the command line are merged); what users are told about mistakes
 (`settings.texts`).
 """
 
@@ -31,6 +31,7 @@ from shoal.settings.strategy_settings import Kind, StrategySettings
 RESIZES = ("global-batch", "worker-batch", "worker-batch-and-lr")
 PROGRESS = ("auto", "live", "plain", "none")
 MOST_WORKERS = 10_000  # of a job
+NO_SETTINGS = ("strategy-settings", "given")  # fields of `JobConfig`
 
 
 class JobConfig(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
@@ -80,6 +81,7 @@ class JobConfig(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbi
     progress: Annotated[str, Meta(description="auto, live, plain or none")] = "auto"
     open: Annotated[bool, Meta(description="open the report in a browser when the job ends")] = False
     strategy_settings: tuple[StrategySettings, ...] = ()  # no setting by itself; kinds with all defaults are left out
+    given: tuple[str, ...] = ()  # no setting by itself: names that the command line, a file or a caller has set
 
     def validate(self) -> Self:
         """Raise a UsageError that names the option, its value and the values it may have."""
@@ -153,7 +155,8 @@ class JobConfig(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbi
     def values(self) -> dict[str, object]:
         """Every setting by name, including settings of Shoal's own strategies that are not chosen."""
         values: dict[str, object] = msgspec.to_builtins(self)
-        del values["strategy-settings"]
+        for name in NO_SETTINGS:
+            del values[name]
         for kind in settings_of([*OWN.values(), strategy_kind(self.strategy)]):
             values |= msgspec.to_builtins(self.of(kind))
         return values
@@ -187,7 +190,7 @@ def _toml(value: object) -> str:
 
 def common_names() -> tuple[str, ...]:
     """Names, on the command line and in files, of the settings that every job has."""
-    return tuple(name for name in JobConfig.__struct_encode_fields__ if name != "strategy-settings")
+    return tuple(name for name in JobConfig.__struct_encode_fields__ if name not in NO_SETTINGS)
 
 
 def kinds_for(values: Mapping[str, Any]) -> tuple[type[StrategySettings], ...]:

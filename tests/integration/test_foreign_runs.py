@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal.launching import texts
+from shoal.disk import texts
 from support.launcher import shoal, write_script
 
 # Saves at step 10, and leaves.

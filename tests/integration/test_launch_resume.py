@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from shoal.disk import texts as disk_texts
 from shoal.events import CheckpointLost, CheckpointPublished, GenerationFormed, JobEnded, JobStarted
 from shoal.launching import texts
 from support.launcher import (
@@ -94,7 +95,7 @@ def test_a_job_without_a_checkpoint_is_not_resumed_and_left_as_it_was(tmp_path: 
     outcome = shoal(tmp_path, "run", "--resume", "out", "--seed", "9")
     assert outcome.code == 9
     [line] = outcome.stderr.splitlines()
-    assert texts.no_checkpoint("out/checkpoints") in line
+    assert disk_texts.no_checkpoint("out/checkpoints") in line
     assert before == ((tmp_path / "out/config.toml").read_text(), (tmp_path / "out/events.jsonl").read_text())
 
 
@@ -206,7 +207,7 @@ def test_checkpoints_of_another_job_are_not_mixed_with(tmp_path: Path) -> None:
     (tmp_path / "out").rename(tmp_path / "moved")
     outcome = shoal(tmp_path, "run", *there, "script.py", "10")
     assert outcome.code == 7
-    assert texts.anothers_checkpoints(str(tmp_path / "there/out")) in outcome.stderr
+    assert disk_texts.anothers_checkpoints(str(tmp_path / "there/out")) in outcome.stderr
     assert not (tmp_path / "out").exists()
     (tmp_path / "moved").rename(tmp_path / "out")
     assert shoal(tmp_path, "run", "--resume", "out").code == 0

@@ -34,6 +34,7 @@ HOUSE = [
     {"parallel"},
     {"training"},
     {"engines", "watch"},
+    {"disk"},
     {"entry"},
     {"launching"},
     {"plan"},

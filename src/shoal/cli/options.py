@@ -15,9 +15,9 @@ from typing import Any, NoReturn
 import msgspec
 
 from shoal.cli import texts
+from shoal.disk.settings_merge import merge
 from shoal.errors import UsageError
-from shoal.job_config import JobConfig
-from shoal.launching.settings import merge
+from shoal.job_config import NO_SETTINGS, JobConfig
 from shoal.settings.strategy_kinds import OWN, kinds_beside_own, settings_of
 from shoal.settings.strategy_settings import StrategySettings
 
@@ -65,7 +65,7 @@ def settings_in(kind: type[msgspec.Struct]) -> dict[str, Setting]:
     assert isinstance(described, msgspec.inspect.StructType)
     found = {}
     for field in described.fields:
-        if field.name == "strategy_settings":
+        if field.encode_name in NO_SETTINGS:
             continue
         assert isinstance(field.type, msgspec.inspect.Metadata), f"{field.name} needs a description"
         python_kind, text = KINDS[type(field.type.type)]

@@ -11,7 +11,6 @@ import os
 import signal
 import sys
 import threading
-import time
 import traceback
 from collections.abc import Callable
 from functools import partial
@@ -19,18 +18,25 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn, TypeVar
 
+import msgspec
+import torch
+
 from shoal.checkpoint.stores.opening import FullDiskStore, store_for
 from shoal.checkpoint.stores.store import Store
 from shoal.data.order import key_of
-from shoal.environment import WorkerEnvironment, is_worker_itself, likely_typos, worker_environment
+from shoal.disk.resuming import as_text
+from shoal.entry import texts
+from shoal.entry.alone import ORIGIN, AloneJob, settings_alone
+from shoal.environment import WorkerEnvironment, is_worker_itself, worker_environment
 from shoal.errors import ExchangeFailed, Interrupted, ScriptFailed, ScriptStartsProcesses, ShoalError, TermsDiffer
-from shoal.events import AnyEvent, JobEnded
+from shoal.events import Advised, JobEnded
 from shoal.job_config import JobConfig, from_mapping, from_toml
 from shoal.membership.client import CoordinatorClient
+from shoal.membership.texts import STOP_WORDS
+from shoal.settings.given_by_script import in_job
 from shoal.strategies.choosing import make_strategy
 from shoal.strategies.peers.cluster_peers import ClusterPeers
 from shoal.strategies.peers.peers import JobOver, Peers
-from shoal.strategies.peers.solo_peers import SoloPeers
 from shoal.strategies.replica.replica import Replica
 from shoal.strategies.strategy import Strategy
 from shoal.training.lean_torch import spare_compiler
@@ -41,9 +47,9 @@ from shoal.training.recovery.restart import Fresh, begin_anew, train_through
 from shoal.training.reporting.progress import Progress
 from shoal.training.reporting.reporter import Reporter
 from shoal.training.run import Run
-from shoal.training.saving.saving import Saver
+from shoal.training.saving.saving import OpenPlace, Saver
 from shoal.training.session import HandedOver, Lasting, Session
-from shoal.watch import open_display
+from shoal.watch.wording import raised_at
 
 MakeStrategy = Callable[[Replica, JobConfig], Strategy]
 T = TypeVar("T")
@@ -56,18 +62,20 @@ is_worker = False  # `train` runs in this process as a worker of a job; `torch_a
 
 
 def main(train: Callable[[Run], T], **options: Any) -> T:
-    """Run `train` with a `Run`. Options are the settings of `shoal run`, for when the script runs alone."""
+    """Run `train` with a `Run`, alone or as a worker of the job that started this process.
+
+    Options are the settings of `shoal run` in Python's spelling, such as `run_dir="runs/one", checkpoint_every=200`.
+    Under `shoal run` the command line beats them; what cannot be honoured is refused or told, never ignored.
+    """
     spare_compiler()
     try:
         environment = worker_environment()
         if environment is None:
             return _alone(train, options)
         if not is_worker_itself():
-            raise ScriptStartsProcesses(
-                f"process {os.getpid()}, started by worker {environment.worker}, calls shoal.main; under `shoal run` "
-                "every worker is a process already: start none in the script, or run it with plain python"
-            )
-        return _as_worker(train, environment, is_last_line=ends_with(sys._getframe(1)))
+            raise ScriptStartsProcesses(texts.starts_processes(os.getpid(), environment.worker))
+        is_last_line = ends_with(sys._getframe(1))
+        return _as_worker(train, environment, options, is_last_line=is_last_line)
     except Interrupted as interruption:
         sys.stderr.write(f"shoal: {interruption}\n")
         sys.exit(interruption.exit_code)
@@ -77,45 +85,48 @@ def main(train: Callable[[Run], T], **options: Any) -> T:
 
 
 def _alone(train: Callable[[Run], T], options: dict[str, Any]) -> T:
-    config = from_mapping(options, origin="shoal.main").check_together()
-    for doubt in likely_typos():
-        sys.stderr.write(f"shoal: warning: {doubt}\n")
-    display = open_display(config.progress, workers=1)
-
-    def show(event: AnyEvent) -> None:
-        display.show(event, time.time())
-
-    peers = SoloPeers(show)
-    session = start_session(peers, config)
-    started = time.time()
-    outcome, code, reason = "failed", 1, "the script raised"
+    job = AloneJob(settings_alone(options))
+    ended = JobEnded(outcome="failed", exit_code=ScriptFailed.exit_code, reason="the script raised", seconds=0.0)
+    session: Session | None = None
     try:
-        result, session = _to_its_end(train, session, partial(start_session, peers, config))
+        session = start_session(job.peers, job.config, job.store, open_place=job.open_place)
+        begin_anew(session, job.store)
+        result, session = _to_its_end(train, session, partial(start_session, job.peers, job.config), job.store)
+        if job.signals.first is not None:
+            raise KeyboardInterrupt
         outcome = "stopped" if session.stopped else "finished"
-        code, reason = 0, session.stopped or "the script is done"
+        ended = JobEnded(outcome=outcome, exit_code=0, reason=session.stopped or "the script is done", seconds=0.0)
         if isinstance(result, SystemExit):
             raise result
         return result
     except SystemExit as left:
         if left.code not in (None, 0):
-            code = left.code if isinstance(left.code, int) else 1
+            code = left.code if isinstance(left.code, int) else ScriptFailed.exit_code
             reason = f"the script ended itself with exit code {code}"
-        raise
-    except ShoalError as error:
-        code, reason = error.exit_code, str(error)
+            ended = msgspec.structs.replace(ended, exit_code=code, reason=reason)
         raise
     except KeyboardInterrupt:
-        outcome, code, reason = "interrupted", Interrupted.exit_code, "interrupted by Ctrl-C"
-        raise Interrupted(reason) from None
+        code, reason = job.signals.exit_code, job.signals.reason or STOP_WORDS[signal.SIGINT]
+        ended = JobEnded(outcome="interrupted", exit_code=code, reason=reason, seconds=0.0)
+        raise job.interruption(reason, code) from None
+    except BaseException as error:
+        known = _as_shoal_error(error)
+        text = as_text(str(known))
+        reason = text if isinstance(error, ShoalError) else f"the script raised {raised_at(text)}"
+        ended = msgspec.structs.replace(ended, exit_code=known.exit_code, reason=reason)
+        job.failed(known, text, step=0 if session is None else session.step)
+        if session is not None:
+            session.saver.wait()  # what is being written is worth having
+        raise
     finally:
-        session.close()
-        peers.close()
-        show(JobEnded(outcome=outcome, exit_code=code, reason=reason, seconds=time.time() - started))
-        display.close()
-        display.summarize()
+        if session is not None:
+            session.close()
+        job.end(ended)
 
 
-def _as_worker(train: Callable[[Run], T], environment: WorkerEnvironment, *, is_last_line: bool) -> T:
+def _as_worker(
+    train: Callable[[Run], T], environment: WorkerEnvironment, options: dict[str, Any], *, is_last_line: bool
+) -> T:
     """`is_last_line`: nothing of the script comes after this."""
     global is_worker  # noqa: PLW0603  one worker per process
     peers = ClusterPeers(environment)
@@ -124,10 +135,11 @@ def _as_worker(train: Callable[[Run], T], environment: WorkerEnvironment, *, is_
     _heed_sigterm(peers)
     try:
         make = partial(make_strategy, servers=peers.servers)
-        session, store = _in_job(peers, make)
+        session, store, taken = _in_job(peers, make, options)
         fresh = partial(start_session, peers, session.config, make=make)
         watch(session.reporter.files)
-        result, session = _to_its_end(train, session, fresh, store, is_last_line=is_last_line)
+        announced = partial(_announced, train, taken)
+        result, session = _to_its_end(announced, session, fresh, store, is_last_line=is_last_line)
         in_job = False
         if isinstance(result, SystemExit):
             raise result
@@ -180,10 +192,22 @@ def _heed_sigterm(peers: ClusterPeers) -> None:
     signal.signal(signal.SIGTERM, asked)
 
 
-def _in_job(peers: ClusterPeers, make: MakeStrategy) -> tuple[Session, Store | None]:
-    """The first workers start together. A newcomer starts alone, and looks for the others when it is built."""
+def _announced(train: Callable[[Run], T], taken: dict[str, object], run: Run) -> T:
+    """The script's first call says which of its settings the job takes over: all workers must have said the same."""
+    if taken:
+        run._session.script.make(ORIGIN, taken.items())
+    return train(run)
+
+
+def _in_job(
+    peers: ClusterPeers, make: MakeStrategy, options: dict[str, Any]
+) -> tuple[Session, Store | None, dict[str, object]]:
+    """The first workers start together. A newcomer starts alone, and looks for the others when it is built.
+
+    Returns also the script's settings that the job takes over.
+    """
     past = None if peers.is_new else join_first(peers)
-    config = from_toml(peers.client.config, origin="the coordinator's configuration")
+    config, taken = _job_settings(peers, options)
     store = _store(config)
     if store is not None and config.chaos:
         store = FullDiskStore(store, peers.disk_is_full)
@@ -192,7 +216,24 @@ def _in_job(peers: ClusterPeers, make: MakeStrategy) -> tuple[Session, Store | N
         session.go_through(past)
     elif not peers.is_new:
         begin_anew(session, store)
-    return session, store
+    return session, store, taken
+
+
+def _job_settings(peers: ClusterPeers, options: dict[str, Any]) -> tuple[JobConfig, dict[str, object]]:
+    """The job's settings with those of the script that it takes over, and these. Raises UsageError for settings that
+    make it another job."""
+    config = from_toml(peers.client.config, origin="the coordinator's configuration")
+    named = {name.replace("_", "-") for name in options}
+    wanted = {name: value for name, value in from_mapping(options, origin=ORIGIN).values().items() if name in named}
+    welcome = peers.client.welcome
+    taken = in_job(wanted, config.values(), welcome.given, script=welcome.script or "SCRIPT")
+    if not peers.is_new and peers.group.rank == 0:
+        told = [*taken.told, *([texts.taken_over(taken.values)] if taken.values else [])]
+        peers.report(*(Advised(worker=peers.worker, text=text) for text in told))
+    if "threads" in taken.values:
+        torch.set_num_threads(wanted["threads"])  # type: ignore[arg-type]  # checked by `from_mapping`
+    fields: dict[str, Any] = {name.replace("-", "_"): value for name, value in taken.values.items()}
+    return msgspec.structs.replace(config, **fields).validate(), taken.values
 
 
 def _store(config: JobConfig) -> Store | None:
@@ -230,8 +271,7 @@ def _fail(peers: ClusterPeers, error: BaseException, *, step: int) -> NoReturn:
     """Tell the coordinator why this worker cannot go on, then leave with the code that belongs to it."""
     known = _as_shoal_error(error)
     # An error may quote bytes that are no text, such as parts of a file name.
-    text = str(known).encode("utf-8", "backslashreplace").decode()
-    peers.client.failed(step=step, error=type(known).__name__, text=text)
+    peers.client.failed(step=step, error=type(known).__name__, text=as_text(str(known)))
     peers.abandon("this worker failed")
     if isinstance(known, TermsDiffer):
         raise known from None  # the job goes on, and whoever joined it wants to know why this worker does not
@@ -304,14 +344,16 @@ def start_session(
     make: MakeStrategy = make_strategy,
     *,
     lasting: Lasting | None = None,
+    open_place: OpenPlace | None = None,
 ) -> Session:
     """The session behind a `Run`. Generators start equal everywhere, so that models are built with the same weights.
 
     Checkpoints go to `store`; without one there are none. `make` builds the strategy. `lasting`: of this worker's
-    session before, where its script starts again.
+    session before, where its script starts again. `open_place`: makes a place for the first checkpoint that the script
+    asks for.
     """
     replica = Replica(peers)
-    lasting = lasting or Lasting(Reporter(peers), Progress(peers), Saver(peers, config, store))
+    lasting = lasting or Lasting(Reporter(peers), Progress(peers), Saver(peers, config, store, open_place))
     session = Session(replica, make(replica, config), config, lasting)
     devices.seed(session.device, key_of(config.seed))
     return session

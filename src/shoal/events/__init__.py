@@ -11,6 +11,7 @@ import msgspec
 from shoal.events.checkpoint_events import (
     CheckpointDeferred,
     CheckpointLost,
+    CheckpointMarked,
     CheckpointPublished,
     CheckpointRefused,
     CheckpointStarted,
@@ -68,6 +69,7 @@ __all__ = [
     "BatchChosen",
     "CheckpointDeferred",
     "CheckpointLost",
+    "CheckpointMarked",
     "CheckpointPublished",
     "CheckpointRefused",
     "CheckpointStarted",
@@ -118,7 +120,8 @@ AnyEvent = (
     JobStarted | WorkerJoined | GenerationFormed | ScheduleChosen | LoopStarted | LoopEnded | StepsApplied | StepVoided
     | BatchChosen | ProgressResumed | ReplicaDiffered | UndoKept | StateCopied | WentBack | EpochEnded | Evaluated
     | ScriptDoubtful | FileTruncated | StopRequested | StopAgreed
-    | CheckpointStarted | CheckpointDeferred | CheckpointPublished | CheckpointLost | CheckpointRefused | Resumed
+    | CheckpointStarted | CheckpointDeferred | CheckpointPublished | CheckpointMarked | CheckpointLost
+    | CheckpointRefused | Resumed
     | WorkerReturned | WorkerExpelled | WorkerStarted | Waiting | CoordinatorReturned | FaultInjected
     | StorageFailed | StorageRestored | ConnectionIntercepted
     | WorkerLeft | WorkerFailed | WorkerDied

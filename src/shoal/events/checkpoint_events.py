@@ -30,7 +30,15 @@ class CheckpointPublished(Event, frozen=True, tag="checkpoint-published"):
     blocked: float  # seconds that training was held up, on the worker where that was longest
     removed: Items[Name]  # older ones that made room
     reason: Text
-    mark: Name = ""  # marked ones are kept
+    mark: Name = ""  # moves here from the checkpoint that had it; marked ones are kept
+
+
+class CheckpointMarked(Event, frozen=True, tag="checkpoint-marked"):
+    """A checkpoint that was there already has got a mark, which another may have lost by that; sent by rank 0 only."""
+
+    checkpoint: Name
+    step: Count
+    mark: Name
 
 
 class CheckpointLost(Event, frozen=True, tag="checkpoint-lost"):

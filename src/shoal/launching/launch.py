@@ -6,9 +6,9 @@ import os
 from functools import partial
 from pathlib import Path
 
-from shoal.launching.disk.resuming import recorded_job, resumed_settings
+from shoal.disk.resuming import recorded_job, resumed_settings
+from shoal.disk.settings_merge import merge
 from shoal.launching.run_job import run_job
-from shoal.launching.settings import merge
 
 
 def launch(

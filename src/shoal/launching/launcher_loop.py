@@ -14,15 +14,15 @@ from dataclasses import dataclass
 
 import msgspec
 
+from shoal.disk.aftermath import EVENTS, log_failure
 from shoal.engines.engine import Working, describe_exit
 from shoal.errors import ShoalError, all_errors
-from shoal.events import AnyEvent, Event, FaultInjected, JobEnded, Record, StepsApplied, WorkerStarted
+from shoal.events import AnyEvent, Event, FaultInjected, JobEnded, Record, StepsApplied, WorkerFailed, WorkerStarted
 from shoal.files import whole_lines
 from shoal.launching import coordinator_line as line
 from shoal.launching.chaos import clauses
 from shoal.launching.chaos.laboratory import Laboratory, Running
 from shoal.launching.coordinator_line import CoordinatorLine
-from shoal.launching.disk.aftermath import EVENTS
 from shoal.launching.processes.running import Gone, JobProcess, LinesPrinted, Processes, ProcessNews, Source, wait_for
 from shoal.launching.processes.spares import Spares
 from shoal.launching.processes.specs import COORDINATOR, Job, worker_name, worker_process
@@ -181,6 +181,8 @@ class LauncherLoop:
     def _happened(self, event: Event, at: float) -> None:
         self._screen.show(event, at)
         self._has_steps = self._has_steps or isinstance(event, StepsApplied)
+        if isinstance(event, WorkerFailed):
+            log_failure(self._job.run_dir, event)
         self._laboratory.note(event, time.monotonic())
         self._decide(event)
 

@@ -17,18 +17,19 @@ from pathlib import Path
 
 import msgspec
 
+from shoal.disk import checkpoint_place, run_directory
+from shoal.disk.aftermath import put_in_order, record_size
+from shoal.disk.job_token import token_file
+from shoal.disk.last_report import leave_report
+from shoal.disk.resuming import strangers_hand
 from shoal.engines.engine import Engine
 from shoal.engines.local import LocalEngine
 from shoal.environment import likely_typos, parse_address, worker_environment
 from shoal.errors import printable
+from shoal.events import JobEnded
 from shoal.job_config import JobConfig
 from shoal.launching.chaos import clauses as chaos
 from shoal.launching.coordinator_line import CoordinatorLine
-from shoal.launching.disk import checkpoint_place, run_directory
-from shoal.launching.disk.aftermath import put_in_order, record_size
-from shoal.launching.disk.job_token import token_file
-from shoal.launching.disk.last_report import leave_report
-from shoal.launching.disk.resuming import strangers_hand
 from shoal.launching.launcher_loop import Equipment, LauncherLoop
 from shoal.launching.plaintext import spoken_plaintext
 from shoal.launching.processes.running import Processes
@@ -116,7 +117,7 @@ def run_job(
         )
         stack.enter_context(_way_in(job, _bound(listener)))
         finish = _start_and_see_to(job, _Means(token, listener, directory.lock, open_engine), stack)
-        put_in_order(job, finish, directory.settings_before)
+        put_in_order(job.run_dir, job.record_start, _end_of(finish), directory.settings_before)
     # The lock is free by now: a job that left no end in its record counts as crashed, not as running.
     leave_report(job.run_dir, open_it=job.config.open)
     return finish.exit_code
@@ -170,6 +171,13 @@ def _start_and_see_to(job: Job, means: _Means, stack: contextlib.ExitStack) -> F
     finish = launcher.run()
     screen.conclude(finish, job, launcher.last_lines(finish.lost_worker))
     return finish
+
+
+def _end_of(finish: FinishJob) -> JobEnded | None:
+    """The end of a job whose coordinator was killed with it; None where there was an error."""
+    if finish.error:
+        return None
+    return JobEnded(outcome="interrupted", exit_code=finish.exit_code, reason=finish.text, seconds=0.0)
 
 
 def _bound(listener: socket.socket) -> Address:

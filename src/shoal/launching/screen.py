@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 
 from shoal.errors import ScriptFailed
 from shoal.events import Event, StorageFailed, StorageRestored
+from shoal.launching import texts
 from shoal.launching.processes.specs import Job
 from shoal.launching.supervision.orders import FinishJob
 from shoal.watch import Display, closing_line
+from shoal.watch.wording import raised_at
 
 SHOWN_LINES = 15  # of a lost worker's output in the final message
 TRACEBACK = "Traceback (most recent call last):"
@@ -121,6 +124,17 @@ def final_message(finish: FinishJob, job: Job, last_lines: Sequence[str]) -> lis
             message += [f"  {line}" for line in shown]
         else:
             message += [f"worker {finish.lost_worker} had printed nothing"]
-    elif finish.error == ScriptFailed.__name__ and "\n" not in finish.text:
-        message[0] += f"; what the workers printed is in {job.run_dir / 'logs'}"
+    elif finish.error == ScriptFailed.__name__:
+        if "\n" not in finish.text:
+            message[0] += f"; what the workers printed is in {job.run_dir / 'logs'}"
+        elif TRACEBACK in finish.text:
+            message.append(
+                f"shoal: {texts.script_raised(raised_at(finish.text), _worker_in(finish.text), job.run_dir)}"
+            )
     return message
+
+
+def _worker_in(text: str) -> str:
+    """The number of the worker whose failure the coordinator describes; empty if it names none."""
+    named = re.match(r"the script failed on worker (\d+)", text)
+    return named[1] if named else ""

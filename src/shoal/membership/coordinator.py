@@ -14,9 +14,8 @@ import signal
 import socket
 import sys
 import threading
-import time
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from shoal.errors import AddressUnavailable, UsageError, WireError
@@ -51,9 +50,9 @@ from shoal.membership.generations.forming import EarlierGenerations
 from shoal.membership.publisher import Publisher
 from shoal.membership.publisher_thread import PublisherThread
 from shoal.membership.record.decision_file import DecisionFile
-from shoal.membership.record.event_writer import EventWriter
-from shoal.membership.record.storage import StorageNews, Trouble
-from shoal.membership.record.worker_clocks import own_clock
+from shoal.membership.record.event_writer import EventWriter, with_room
+from shoal.membership.record.storage import StorageNews
+from shoal.membership.record.worker_clocks import RecordClock
 from shoal.transport.connection import listening
 from shoal.transport.connection.door import interception
 from shoal.values import Address
@@ -61,7 +60,6 @@ from shoal.wire.messages import Beat, ClientMessage, Happened, Welcome, encode
 
 BACKLOG = 1024  # connections that may wait to be accepted: all workers of a job start at once
 DISCARD_SECONDS = 5.0  # at the end of the job, for removing the files of lost checkpoints
-CLOCK_STEP = 1e-5  # seconds between two events, at least
 LEDGER_SECONDS = 10.0  # that the end of a job waits for a disk that cannot be written
 
 
@@ -118,9 +116,7 @@ class _Coordinator:
         self._is_blocked = False  # decisions wait for a disk that cannot be written
         self._end_due: float | None = None  # while blocked: until when the end of the job waits
         self._storage = StorageNews()
-        # Added to this process's clock: gives the time since 1970, but never before the last record on disk.
-        self._base = max(time.time(), self._event_writer.last_time) - own_clock()
-        self._noted = 0.0  # time of the last event
+        self._clock = RecordClock(self._event_writer.last_time)
         hearers = Hearers(self._arrived, self._closed, self._intercepted)
         self._connections = Connections(settings.listener, settings.token, hearers)
 
@@ -268,7 +264,7 @@ class _Coordinator:
         troubles = [*([] if unwritten is None else [unwritten]), *self._event_writer.troubles]
         if not troubles and self._storage.is_quiet:
             return
-        for event in self._storage.look([_with_room(trouble) for trouble in troubles], self._loop.time()):
+        for event in self._storage.look([with_room(trouble) for trouble in troubles], self._loop.time()):
             sys.stderr.write(f"shoal: {event.reason}\n")
             self._feed(Noticed(event))
 
@@ -291,9 +287,7 @@ class _Coordinator:
             self._over.set_result(instruction.exit_code)
 
     def _write(self, note: RecordEvent) -> None:
-        # Times never go back, even if the time of day is changed, and no two events have the same time.
-        self._noted = max(self._base + own_clock(), self._noted + CLOCK_STEP)
-        for record in self._event_writer.write(Record(time=self._noted, event=note.event)):
+        for record in self._event_writer.write(Record(time=self._clock.next(), event=note.event)):
             for client in note.watchers:
                 self._show(client, record)
 
@@ -313,11 +307,3 @@ def _rests_on_nothing(instruction: Instruction) -> bool:
             return isinstance(event, StorageFailed | StorageRestored) or not isinstance(event, OWN_EVENTS)
         case _:
             return False
-
-
-def _with_room(trouble: Trouble) -> Trouble:
-    try:
-        disk = os.statvfs(Path(trouble.file).parent)
-    except OSError:
-        return trouble
-    return replace(trouble, free=disk.f_bavail * disk.f_frsize)

@@ -42,26 +42,30 @@ class PublisherThread:
     def _run(self) -> None:
         while (instruction := self._asked.get()) is not None:
             if isinstance(instruction, Publish):
-                self._answer(self._publish(instruction))
+                self._answer(publish(self._publisher, instruction))
             else:
-                self._discard(instruction)
+                discard(self._publisher, instruction)
 
-    def _publish(self, instruction: Publish) -> Published | PublishFailed:
-        name = instruction.request.checkpoint
-        if self._publisher is None:
-            return PublishFailed(name, texts.NO_CHECKPOINTS)
-        try:
-            return Published(name, self._publisher.publish(instruction.request))
-        except Exception as error:  # an unexpected error of a store costs a checkpoint, not the job
-            return PublishFailed(name, str(error) or repr(error))
 
-    def _discard(self, instruction: DiscardCheckpoint) -> None:
-        if self._publisher is None:
-            return
-        try:
-            self._publisher.discard(instruction.checkpoint)
-        except Exception as error:  # as above; the next run of the job tries again
-            sys.stderr.write(
-                f"shoal: what was written of {instruction.checkpoint} could not be removed: {error or repr(error)}; "
-                "the job goes on\n"
-            )
+def publish(publisher: Publisher | None, instruction: Publish) -> Published | PublishFailed:
+    """Blocks until the store has answered."""
+    name = instruction.request.checkpoint
+    if publisher is None:
+        return PublishFailed(name, texts.NO_CHECKPOINTS)
+    try:
+        return Published(name, publisher.publish(instruction.request))
+    except Exception as error:  # an unexpected error of a store costs a checkpoint, not the job
+        return PublishFailed(name, str(error) or repr(error))
+
+
+def discard(publisher: Publisher | None, instruction: DiscardCheckpoint) -> None:
+    """Blocks until the store has answered."""
+    if publisher is None:
+        return
+    try:
+        publisher.discard(instruction.checkpoint)
+    except Exception as error:  # as above; the next run of the job tries again
+        sys.stderr.write(
+            f"shoal: what was written of {instruction.checkpoint} could not be removed: {error or repr(error)}; "
+            "the job goes on\n"
+        )

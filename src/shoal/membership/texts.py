@@ -5,9 +5,22 @@ Not here: why the membership core decides something (`core.reasons`).
 
 from __future__ import annotations
 
+import signal
+
 from shoal.values import Address
 
 NO_CHECKPOINTS = "this coordinator keeps no checkpoints; see --checkpoint-every and --run-dir"
+
+# Stopping
+
+AGAIN = "(Ctrl-C again to stop now)"
+STOPPING_AFTER_STEP = f"stopping after this step {AGAIN}"
+STOP_WORDS = {
+    signal.SIGINT: "interrupted by Ctrl-C",
+    signal.SIGTERM: "stopped by SIGTERM",
+    signal.SIGHUP: "stopped because the terminal closed",
+    signal.SIGPIPE: "stopped because nobody reads its output any more",
+}
 
 # Listening
 

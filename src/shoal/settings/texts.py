@@ -164,6 +164,35 @@ def for_other_servers(given: str, whose: str, servers: str) -> str:
     return f"{given} is for {whose}; with --servers {servers} leave it out"
 
 
+# Settings that a script gives to `shoal.main`. `given`: as in Python, such as workers=2; `command`: a whole command.
+
+
+def not_alone(given: str, command: str) -> str:
+    return (
+        f"shoal.main is given {given}, which a script that runs alone cannot honour: it starts no other processes; "
+        f"run `{command}`, or leave it out of shoal.main"
+    )
+
+
+def not_of_this_job(given: str, has: str, command: str) -> str:
+    """`has`: the job's value, as in Python."""
+    return (
+        f"shoal.main is given {given}, but the job was started with {has}, which a script cannot change; leave it out "
+        f"of shoal.main, and start the job with `{command}` where that is what you want"
+    )
+
+
+def resume_in_job(given: str, command: str) -> str:
+    return (
+        f"shoal.main is given {given}, but `shoal run` has started a new job, which cannot go on with another; run "
+        f"`{command}` to go on, or give --resume= to start anew"
+    )
+
+
+def not_honoured(given: str, has: str, command: str) -> str:
+    return f"shoal.main is given {given}, but the job has {has}, which stays; `{command}` sets it"
+
+
 # Names and files. `origin`: where the settings stand, such as 'the command line' or a file's path.
 
 

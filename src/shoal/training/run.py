@@ -282,6 +282,7 @@ class Run:
         """
         check_mark(mark)
         settle(self._session)
+        self._session.saver.turn_on()
         if self._session.iteration is not None:
             self._session.saver.ask(mark)
         else:

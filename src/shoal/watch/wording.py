@@ -6,11 +6,14 @@ Not here: the lines that a running job says (`notices`).
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
+from pathlib import Path
 
 from shoal import events
 from shoal.watch.board import Board, as_number
 
+LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python", "<frozen ", "/shoal/training/", "/shoal/strategies/")
 MOST_VALUES = 3  # logged names on the progress line; all of them are in the metrics
 
 
@@ -105,6 +108,22 @@ def fault_words(event: events.FaultInjected) -> str:
     whom = f" server {event.server}" if event.server is not None else whom
     lasts = "" if event.seconds is None else f" for {span(event.seconds)}"
     return f"{event.fault}{whom}{lasts}"
+
+
+def raised_at(traceback: str) -> str:
+    """'ValueError at train.py:12': the exception that a traceback ends with, and the script's own line it came from."""
+    last = traceback.rpartition("Traceback (most recent call last):")[2]
+    error = next((line for line in last.splitlines() if line and not line[0].isspace()), "an exception")
+    frames = [(file, line) for file, line in re.findall(r'^ +File "(.+)", line (\d+)', last, re.MULTILINE)]
+    own = [frame for frame in frames if not any(part in frame[0] for part in LIBRARIES)] or frames
+    name = error.partition(":")[0]
+    return f"{name} at {_shown_path(own[-1][0])}:{own[-1][1]}" if own else name
+
+
+def _shown_path(file: str) -> str:
+    """Relative to the current folder, where the file is in it."""
+    path, here = Path(file), Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else file
 
 
 def first_line(text: str) -> str:

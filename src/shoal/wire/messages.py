@@ -203,6 +203,7 @@ class Welcome(Message, frozen=True, tag="welcome"):
     arguments: Members[Text] = ()
     servers: Name = ""  # HOST:PORT of the keeper of the job's parameter servers; empty: the job has none
     space: Name = ""  # the job's name on those servers
+    given: Items[Name] = ()  # settings that whoever started the job has set; they beat those of `shoal.main`
 
 
 class Enlisted(Message, frozen=True, tag="enlisted"):

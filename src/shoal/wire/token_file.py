@@ -2,7 +2,7 @@
 
 Anybody who holds a job's token can run code in the job, so a file that others can read is refused: its token is no
 secret any more. A file of another user is refused too: that user could lead this process into another job. Not here:
-making such files (`launching.disk.job_token`).
+making such files (`disk.job_token`).
 """
 
 from __future__ import annotations

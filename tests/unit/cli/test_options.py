@@ -11,10 +11,11 @@ from shoal.cli import texts as cli_texts
 from shoal.cli.jobs.run import USAGE, parser
 from shoal.cli.main import COMMANDS, main
 from shoal.cli.options import GROUPS, config_from, settings
+from shoal.disk import texts as disk_texts
+from shoal.disk.settings_merge import merge
 from shoal.errors import UsageError
 from shoal.job_config import JobConfig
 from shoal.launching import texts
-from shoal.launching.settings import merge
 from shoal.settings import texts as setting_texts
 from shoal.settings.strategy_kinds import OWN, settings_of
 
@@ -131,7 +132,7 @@ def test_values_arrive_typed(arguments: tuple[str, ...], name: str, value: objec
         (("--sync-batchnorm", "--no-sync-batchnorm", "train.py"), cli_texts.switched_on_and_off("sync-batchnorm")),
         (("-n", "two", "train.py"), setting_texts.bad_workers_range("two")),
         (("-n", "8:2", "train.py"), setting_texts.bad_min_workers(8, 2)),
-        (("-n", "2:8", "--min-workers", "3", "train.py"), texts.two_minimums("the command line", "2:8")),
+        (("-n", "2:8", "--min-workers", "3", "train.py"), disk_texts.two_minimums("the command line", "2:8")),
         (("--spares", "few", "train.py"), cli_texts.wrong_kind("spares", "few", "a whole number")),
         (("--bucket-mb", "x", "train.py"), cli_texts.wrong_kind("bucket-mb", "x", "a number")),
         (("-n", "0", "train.py"), setting_texts.bad_workers(0, 10_000)),
@@ -147,7 +148,7 @@ def test_values_arrive_typed(arguments: tuple[str, ...], name: str, value: objec
         (("--checkpoint-every", "0", "train.py"), setting_texts.bad_checkpoint_every("0")),
         (("--keep-checkpoints", "0", "train.py"), setting_texts.out_of_range("keep-checkpoints", 0, 1, 1_000_000)),
         (("--keep", "2", "train.py"), "there is no option --keep;"),
-        (("--resume", "missing"), texts.no_run("missing", "")),
+        (("--resume", "missing"), disk_texts.no_run("missing", "")),
         (("--strategy", "parameter-server", "train.py"), setting_texts.NO_SERVERS),
         (("--servers", "2", "train.py"), setting_texts.for_parameter_servers("--servers 2", "servers", "all-reduce")),
         (

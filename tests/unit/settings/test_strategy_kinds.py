@@ -9,9 +9,9 @@ import pytest
 
 from shoal.cli.jobs.run import parser
 from shoal.cli.options import config_from
+from shoal.disk.settings_merge import merge
 from shoal.errors import UsageError
 from shoal.job_config import from_mapping, from_toml
-from shoal.launching.settings import merge
 from shoal.settings import texts
 from shoal.settings.all_reduce_settings import AllReduceSettings
 from shoal.settings.strategy_kinds import OWN, kinds_beside_own, strategy_kind

@@ -15,19 +15,18 @@ import msgspec
 
 from shoal.cli import texts
 from shoal.cli.options import Once, Parser, add_settings, config_from
+from shoal.disk import run_directory
+from shoal.disk.checkpoint_place import keeping
+from shoal.disk.job_token import read_token
+from shoal.disk.resuming import job_started
 from shoal.environment import in_plaintext, parse_address
 from shoal.errors import UsageError
 from shoal.events import JobStarted
 from shoal.job_config import JobConfig, read_toml
-from shoal.launching.disk import run_directory
-from shoal.launching.disk.checkpoint_place import keeping
-from shoal.launching.disk.job_token import read_token
 from shoal.launching.plaintext import spoken_plaintext
 from shoal.membership.coordinator import CoordinatorSettings, open_listener, refuse_without_token, serve
 from shoal.membership.record.decision_file import FILE_NAME as DECISIONS
 from shoal.membership.record.event_writer import job_start
-from shoal.settings.all_reduce_settings import AllReduceSettings
-from shoal.settings.codec_settings import CodecSettings
 from shoal.settings.parameter_server_settings import ParameterServerSettings
 from shoal.transport.connection.strangers import raise_descriptor_limit
 from shoal.values import Address
@@ -62,7 +61,8 @@ def parser() -> Parser:
         help="inherited lock of the run directory; default: take the lock",
         **shared,
     )
-    for name in ("servers-at", "servers-space"):  # `shoal run` gives these: it has the group's token
+    # `shoal run` gives these: it has the group's token, and knows which settings are not defaults
+    for name in ("servers-at", "servers-space", "given"):
         group.add_argument(f"--{name}", dest=name, help=argparse.SUPPRESS, **shared)
     made.add_argument("script", nargs="?", default="", metavar="SCRIPT", help="the job's script, for the record")
     made.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="the script's arguments")
@@ -78,6 +78,8 @@ def main(arguments: Sequence[str]) -> int:
     config = config_from(parsed, _recorded(given["run-dir"])) if is_restart else config_from(parsed)
     if config.has(ParameterServerSettings) and not {"servers-at", "servers-space"} <= given.keys():
         raise UsageError(texts.needs_run(config.strategy))
+    if "given" in given:
+        config = msgspec.structs.replace(config, given=tuple(filter(None, given["given"].split(","))))
     token = read_token(Path(given["token-file"])) if "token-file" in given else ""
     run_dir = Path(config.run_dir) if config.run_dir else None
     is_restart = _is_under_way(config.run_dir)
@@ -138,15 +140,7 @@ def _started(config: JobConfig, script: str, arguments: Sequence[str]) -> JobSta
         raise UsageError(texts.record_unreadable(error.filename, error.strerror)) from None
     if known is not None:
         return known
-    return JobStarted(
-        script=as_text(script),
-        arguments=tuple(map(as_text, arguments)),
-        workers=config.workers,
-        strategy=config.strategy,
-        schedule=config.of(AllReduceSettings).schedule,
-        codec=config.of(CodecSettings).codec,
-        seed=config.seed,
-    )
+    return job_started(config, script, arguments)
 
 
 def _held(run_dir: Path | None, inherited: int | None) -> contextlib.AbstractContextManager[object]:
@@ -161,11 +155,6 @@ def _held(run_dir: Path | None, inherited: int | None) -> contextlib.AbstractCon
     with contextlib.suppress(FileExistsError):
         run_dir.mkdir(parents=True)
     return run_directory.hold(run_dir)
-
-
-def as_text(argument: str) -> str:
-    """Command lines may hold bytes that are no text; the record is text."""
-    return argument.encode("utf-8", "backslashreplace").decode()
 
 
 def _inherited(descriptor: int, token: str) -> socket.socket:

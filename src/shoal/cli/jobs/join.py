@@ -12,10 +12,10 @@ from pathlib import Path
 
 from shoal.cli import texts
 from shoal.cli.options import Parser
+from shoal.disk.job_token import read_token
 from shoal.environment import likely_typos, parse_address
 from shoal.errors import UsageError
 from shoal.job_config import from_toml
-from shoal.launching.disk.job_token import read_token
 from shoal.launching.guest_worker import join_job
 from shoal.launching.processes.specs import Job, check_script
 from shoal.values import Address

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from shoal.cli import texts
 from shoal.cli.options import Parser, add_settings, config_from
+from shoal.disk.resuming import recorded_job, resumed_settings
 from shoal.errors import UsageError
-from shoal.launching.disk.resuming import recorded_job, resumed_settings
 from shoal.launching.run_job import run_job
 
 DESCRIPTION = """\

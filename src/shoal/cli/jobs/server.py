@@ -15,9 +15,9 @@ from pathlib import Path
 
 from shoal.cli import texts
 from shoal.cli.options import Parser
+from shoal.disk.job_token import read_token
 from shoal.environment import TOKEN_FILE, parse_address, token_file
 from shoal.errors import UsageError
-from shoal.launching.disk.job_token import read_token
 from shoal.transport.connection.strangers import raise_descriptor_limit
 
 DESCRIPTION = """\

@@ -11,9 +11,9 @@ from pathlib import Path
 from shoal.cli import texts
 from shoal.cli.options import Parser
 from shoal.cli.terminal_tables import columns
+from shoal.disk.job_token import read_group_token
 from shoal.environment import parse_address
 from shoal.errors import UsageError
-from shoal.launching.disk.job_token import read_group_token
 from shoal.parameters.keeper.keeper_client import KeeperClient
 from shoal.watch.wording import amount, span
 from shoal.wire.keeper_messages import GroupStatus, ServerFigures

@@ -10,9 +10,9 @@ from shoal.checkpoint.published.weights import publish_weights, read_weights
 from shoal.checkpoint.stores.opening import store_for
 from shoal.cli import texts
 from shoal.cli.options import Parser
+from shoal.disk import run_directory
 from shoal.errors import UsageError, printable
 from shoal.job_config import JobConfig
-from shoal.launching.disk import run_directory
 
 DESCRIPTION = """\
 Makes the run directory RUN_DIR with one checkpoint: the weights in FILE, which is a safetensors file or a torch file

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from shoal.cli.options import Parser
-from shoal.launching.disk.find_run import find_run
-from shoal.launching.disk.last_report import FILE_NAME, default_settings
+from shoal.disk.find_run import find_run
+from shoal.disk.last_report import FILE_NAME, default_settings
 from shoal.watch import write_report
 
 DESCRIPTION = """\

@@ -10,10 +10,10 @@ from shoal.checkpoint.published import catalogue
 from shoal.checkpoint.stores.opening import store_for
 from shoal.checkpoint.stores.store import Store
 from shoal.cli import texts
+from shoal.disk.find_run import find_run
+from shoal.disk.run_directory import CONFIG
 from shoal.errors import CheckpointUnusable, UsageError
 from shoal.job_config import from_mapping, read_toml
-from shoal.launching.disk.find_run import find_run
-from shoal.launching.disk.run_directory import CONFIG
 
 
 @contextlib.contextmanager

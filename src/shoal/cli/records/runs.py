@@ -12,9 +12,9 @@ import msgspec
 from shoal.cli import texts
 from shoal.cli.options import Parser
 from shoal.cli.terminal_tables import columns
+from shoal.disk.find_run import runs_under
+from shoal.disk.run_directory import PARENT
 from shoal.errors import UsageError, printable
-from shoal.launching.disk.find_run import runs_under
-from shoal.launching.disk.run_directory import PARENT
 from shoal.watch.record.run_record import RunRecord, read_record
 from shoal.watch.wording import duration
 

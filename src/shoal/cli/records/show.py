@@ -9,11 +9,11 @@ from datetime import datetime
 from shoal.cli.options import Parser
 from shoal.cli.records.runs import progress
 from shoal.cli.terminal_tables import columns
+from shoal.disk.find_run import find_run
+from shoal.disk.last_report import default_settings
+from shoal.disk.run_directory import JOIN
 from shoal.errors import printable
 from shoal.files import read_plain
-from shoal.launching.disk.find_run import find_run
-from shoal.launching.disk.last_report import default_settings
-from shoal.launching.disk.run_directory import JOIN
 from shoal.watch.incident_words import NOTHING, cost_cells, cost_of, definition, in_a_line
 from shoal.watch.record.run_record import CRASHED, RUNNING, RunRecord, read_record
 from shoal.watch.record.timeline import TimelineEntry

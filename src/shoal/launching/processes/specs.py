@@ -76,6 +76,7 @@ def coordinator_process(job: Job, listener: socket.socket, lock: FileIO) -> JobP
     command = (
         *(sys.executable, "-P", "-m", "shoal", "coordinator", f"--listen-fd={listener.fileno()}"),
         *(f"--lock-fd={lock.fileno()}", f"--token-file={job.token_file}", f"--config={job.run_dir / 'config.toml'}"),
+        f"--given={','.join(job.config.given)}",
         *((f"--servers-at={job.servers}", f"--servers-space={job.space}") if job.servers else ()),
         *("--", job.script, *job.arguments),
     )

@@ -11,9 +11,9 @@ import hashlib
 import socket
 from pathlib import Path
 
+from shoal.disk.job_token import read_group_token, token_file
 from shoal.environment import parse_address
 from shoal.job_config import JobConfig
-from shoal.launching.disk.job_token import read_group_token, token_file
 from shoal.launching.processes.running import Processes
 from shoal.launching.processes.specs import Job, public
 from shoal.launching.servers.server_side import NoServers, ServerSide

@@ -93,4 +93,5 @@ def greeting(config: JobConfig, program: JobProgram, *, heartbeat: float) -> Wel
         arguments=program.arguments,
         servers=program.servers,
         space=program.space,
+        given=config.given,
     )

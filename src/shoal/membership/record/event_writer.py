@@ -1,13 +1,15 @@
 """The job's record: `events.jsonl`, `metrics.jsonl`, and the recent events in memory for late watchers.
 
-The coordinator is the only writer; a resumed job appends. `bookkeeping` decides which lines are written. Not here: the
-kinds of events (`shoal.events`), and reading the files back (`watch`).
+The coordinator, or a script that runs alone, is the only writer; a resumed job appends. `bookkeeping` decides which
+lines are written. Not here: the kinds of events (`shoal.events`), and reading the files back (`watch`).
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 from collections import deque
+from dataclasses import replace
 from io import FileIO
 from pathlib import Path
 from typing import TypeVar
@@ -32,7 +34,8 @@ MOST_WAITING = 16 * 2**20  # bytes of lines that wait for a disk that cannot be 
 class EventWriter:
     """Takes every event; `flush` makes lines visible to readers of the files."""
 
-    def __init__(self, run_dir: Path | None) -> None:
+    def __init__(self, run_dir: Path | None, *, waits: bool = False) -> None:
+        """`waits`: there may be a run directory later, for which lines wait (`open`)."""
         self.recent: deque[Record] = deque(maxlen=KEPT)
         last = None if run_dir is None else _last_record(run_dir / FILE_NAME)
         self.last_time = 0.0 if last is None else last.time  # of the last record that an earlier coordinator wrote
@@ -43,8 +46,13 @@ class EventWriter:
         if run_dir is not None:
             with contextlib.suppress(OSError):  # opening the files will then fail too, which is tried again
                 run_dir.mkdir(parents=True, exist_ok=True)
-        self._events_file = _Lines(None if run_dir is None else run_dir / FILE_NAME)
-        self._metrics_file = _Lines(None if run_dir is None else run_dir / METRICS_NAME)
+        self._events_file = _Lines(None if run_dir is None else run_dir / FILE_NAME, waits=waits)
+        self._metrics_file = _Lines(None if run_dir is None else run_dir / METRICS_NAME, waits=waits)
+
+    def open(self, run_dir: Path) -> int:
+        """Write all that has waited, and all that comes, into this new run directory. Returns how many lines are lost,
+        since too many waited."""
+        return self._events_file.open(run_dir / FILE_NAME) + self._metrics_file.open(run_dir / METRICS_NAME)
 
     def write(self, record: Record) -> list[Record]:
         """Returns what watchers are shown: the event without its rows of steps, after events that follow from them."""
@@ -88,8 +96,9 @@ class _Lines:
     nothing. Beyond `MOST_WAITING` bytes lines are lost; `trouble` counts them.
     """
 
-    def __init__(self, path: Path | None) -> None:
+    def __init__(self, path: Path | None, *, waits: bool) -> None:
         self._path = path
+        self._waits = waits  # for a path
         self._encoder = msgspec.json.Encoder()
         self._unwritten = bytearray()
         self._error = ""  # of the last attempt; empty when it succeeded
@@ -101,8 +110,14 @@ class _Lines:
     def trouble(self) -> Trouble | None:
         return Trouble(file=str(self._path), error=self._error, lost=self._lost) if self._error else None
 
+    def open(self, path: Path) -> int:
+        """Returns how many lines are lost."""
+        lost, self._path = self._lost, path
+        self.flush()
+        return lost
+
     def append(self, line: Record | MetricLine) -> None:
-        if self._path is None:
+        if self._path is None and not self._waits:
             return
         data = self._encoder.encode(line)
         if len(self._unwritten) + len(data) > MOST_WAITING and not isinstance(getattr(line, "event", None), JobEnded):
@@ -131,7 +146,16 @@ class _Lines:
         self._unwritten.clear()
         if self._file is not None:
             self._file.close()
-        self._path = self._file = None
+        self._path, self._file, self._waits = None, None, False
+
+
+def with_room(trouble: Trouble) -> Trouble:
+    """The trouble with the room that its disk has left, where the disk says it."""
+    try:
+        disk = os.statvfs(Path(trouble.file).parent)
+    except OSError:
+        return trouble
+    return replace(trouble, free=disk.f_bavail * disk.f_frsize)
 
 
 def job_start(run_dir: Path) -> JobStarted | None:

@@ -1,4 +1,4 @@
-"""Translating times of workers' own clocks into the coordinator's time. Pure, except for `own_clock`.
+"""Translating times of workers' own clocks into the coordinator's time. Pure, except for `own_clock` and `RecordClock`.
 
 A report says when it was sent, by its sender's clock, and arrives later. The smallest difference between arrival and
 sending is the best estimate of how far the two clocks are apart. With it, a report that was delayed by a stopped
@@ -12,11 +12,26 @@ import math
 import time
 from collections.abc import Callable
 
+CLOCK_STEP = 1e-5  # seconds between two events, at least
 WINDOW = 300.0  # seconds by a worker's clock; the smallest difference of the last two windows counts
 
 
 # Seconds; never goes back, even if the time of day is changed, and goes on while the machine is suspended.
 own_clock: Callable[[], float] = functools.partial(time.clock_gettime, time.CLOCK_BOOTTIME)
+
+
+class RecordClock:
+    """Times of events, in seconds since 1970, by this process's clock."""
+
+    def __init__(self, last_time: float = 0.0) -> None:
+        """`last_time`: of the last record on disk; no event is earlier."""
+        self._base = max(time.time(), last_time) - own_clock()
+        self._noted = 0.0  # time of the last event
+
+    def next(self) -> float:
+        """Times never go back, even if the time of day is changed, and no two events have the same time."""
+        self._noted = max(self._base + own_clock(), self._noted + CLOCK_STEP)
+        return self._noted
 
 
 class _Difference:

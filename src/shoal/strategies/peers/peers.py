@@ -1,7 +1,8 @@
 """The interface of peers: the workers this one trains with, generation after generation.
 
 A strategy asks it for the current group; after a failure it asks for the next generation. Implementations: `solo_peers`
-(one process, no coordinator), `cluster_peers` (a coordinator and TCP), and the tests' threads in one process.
+(one process, which does the coordinator's work too), `cluster_peers` (a coordinator and TCP), and the tests' threads
+in one process.
 """
 
 from __future__ import annotations

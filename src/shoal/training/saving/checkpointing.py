@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shoal.errors import WorkersDisagree
-from shoal.events import Advised
+from shoal.events import Advised, CheckpointMarked
 from shoal.training.model.state import changed_buffers, state_dict_keys, state_of, state_size, steady_names
 from shoal.training.saving.saving import Moment, Snapshot
 from shoal.training.saving.timetable import ASKED
@@ -49,9 +49,12 @@ def _save(session: Session, mark: str) -> None:
     if saver.last_step < session.step:
         _begin(session, cursor_of(session), reason=ASKED, mark=mark)
         saver.fence()
-    elif mark and session.peers.group.rank == 0 and (problem := saver.mark_last(mark)):
-        text = f"the checkpoint of step {session.step} is not marked as {mark!r}: {problem}"
-        session.peers.report(Advised(worker=session.peers.worker, text=text))
+    elif mark and session.peers.group.rank == 0:
+        if problem := saver.mark_last(mark):
+            text = f"the checkpoint of step {session.step} is not marked as {mark!r}: {problem}"
+            session.peers.report(Advised(worker=session.peers.worker, text=text))
+        else:
+            session.peers.report(CheckpointMarked(checkpoint=saver.last_name, step=session.step, mark=mark))
 
 
 def save_on_stop(session: Session) -> None:

@@ -23,7 +23,7 @@ from shoal.checkpoint.published.manifest import About, checkpoint_name, own_pref
 from shoal.checkpoint.state_tree import flatten_named
 from shoal.checkpoint.stores.store import Store
 from shoal.errors import ShoalError
-from shoal.events import CheckpointDeferred, CheckpointStarted
+from shoal.events import Advised, CheckpointDeferred, CheckpointStarted
 from shoal.job_config import JobConfig
 from shoal.strategies.peers.peers import Peers
 from shoal.strategies.replica.notes import Votes
@@ -32,6 +32,7 @@ from shoal.training.saving.timetable import Due, Timetable
 from shoal.values import Cursor
 from shoal.wire.messages import PartFailed
 
+OpenPlace = Callable[[], tuple[Store, JobConfig]]  # a place for checkpoints, and the settings that name it
 CODEC = "codec/"  # what the names of a codec's state begin with in a checkpoint
 
 
@@ -57,10 +58,14 @@ class Snapshot:
 class Saver:
     """One worker's checkpoints. `store` is None where none are kept: then nothing is ever due."""
 
-    def __init__(self, peers: Peers, config: JobConfig, store: Store | None) -> None:
+    def __init__(
+        self, peers: Peers, config: JobConfig, store: Store | None, open_place: OpenPlace | None = None
+    ) -> None:
+        """`open_place`: where there is no store yet, makes one for the first checkpoint that the script asks for."""
         self._peers = peers
         self._config = config
         self._store = store
+        self._open_place = open_place
         rhythm = config.checkpoints
         self.is_on = store is not None and rhythm.at_end
         self._timetable = Timetable(rhythm, now=time.monotonic())
@@ -76,6 +81,7 @@ class Saver:
         self.blocked = 0.0  # seconds so far that the script was held up
         self.last_step = -1  # step of the last checkpoint that was begun or resumed from
         self.last_name = ""
+        self._is_told = False  # that the script's requests make no checkpoints
 
     def start_over(self) -> None:
         """The job goes back to a checkpoint, or to its start: what was begun since does not count."""
@@ -85,6 +91,19 @@ class Saver:
     def go_on_from(self, step: int, name: str) -> None:
         """The last checkpoint that all members know of, or that this job is resumed from."""
         self.last_step, self.last_name = step, name
+
+    def turn_on(self) -> None:
+        """The script asks for a checkpoint. In a script that runs alone, the first request makes the run directory."""
+        if self.is_on:
+            return
+        if not self._config.checkpoints.at_end:
+            if not self._is_told and self._peers.group.rank == 0:
+                text = "run.save makes no checkpoint: checkpoint-every is never"
+                self._peers.report(Advised(worker=self._peers.worker, text=text))
+            self._is_told = True
+        elif self._open_place is not None:
+            self._store, self._config = self._open_place()
+            self.is_on = True
 
     # When
 
@@ -132,6 +151,8 @@ class Saver:
 
     def vote(self, votes: Votes, *, step: int) -> None:
         """Say what this worker brings to the exchange of the step that will be number `step` once it is applied."""
+        if self.is_on and self._timetable.is_marked:  # the mark is for this very state, so it is not put off
+            self.wait()
         busy, self._is_untold = self.is_busy, False
         if self._last is not None and self._last.part.capture.torn is not None and not busy:
             self._is_lazy = False

@@ -44,6 +44,11 @@ class Timetable:
     def is_asked(self) -> bool:
         return self._wanted is not None
 
+    @property
+    def is_marked(self) -> bool:
+        """The script asked for a checkpoint with a mark."""
+        return bool(self._wanted)
+
     def loop_begins(self, now: float) -> None:
         """The first loop starts the clock; later loops do not, since they may be shorter than the interval."""
         if not self._has_begun:

@@ -24,6 +24,8 @@ from shoal.watch.wording import number
 
 EVENTS = "events.jsonl"
 CONFIG = "config.toml"
+MARKS = "checkpoints/marks"  # a file for each mark, with the name of the checkpoint that has it
+LONGEST_MARK = 1024  # bytes
 LOCK = "lock"  # held by the launcher and the coordinator of a job that runs
 RUNNING, CRASHED, NOT_STARTED = "running", "crashed", "not started"
 
@@ -118,6 +120,8 @@ def read_record(run_dir: Path) -> RunRecord:
     for record in lines:
         story.add(record)
     problems += damage(EVENTS, lines.skipped, lines.problem)
+    if (marks := _marks(run_dir)) is not None and not settings.get("checkpoint-to"):
+        story.has_marks(marks)
     return RunRecord(
         run_dir=run_dir,
         state=_state(story, held),
@@ -126,6 +130,18 @@ def read_record(run_dir: Path) -> RunRecord:
         last=last_line(run_dir / METRICS, msgspec.json.Decoder(MetricLine)),
         problems=tuple(problems),
     )
+
+
+def _marks(run_dir: Path) -> dict[str, str] | None:
+    """By label, the marked checkpoint; None where the run directory has no place for marks."""
+    try:
+        found = {}
+        for file in (run_dir / MARKS).iterdir():
+            if not file.name.startswith("."):
+                found[file.name] = files.read_plain(file, LONGEST_MARK).decode("utf-8", "replace").strip()
+        return found
+    except OSError:
+        return None
 
 
 def is_plausible(record: Record) -> bool:

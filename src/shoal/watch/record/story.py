@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bisect
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -40,7 +41,11 @@ class Checkpoint:
     size: int = 0  # bytes
     seconds: float = 0.0  # from the copy to the publication
     blocked: float = 0.0  # seconds that training was held up
-    mark: str = ""
+    marks: tuple[str, ...] = ()  # that it has now
+
+    @property
+    def mark(self) -> str:
+        return ", ".join(self.marks)
 
 
 class Story:
@@ -162,13 +167,32 @@ class Story:
                 self.published += 1
                 self.blocked += event.blocked
                 made = Checkpoint(event.checkpoint, event.step, time, "published", event.reason)
-                made = replace(made, size=event.size, seconds=event.seconds, blocked=event.blocked, mark=event.mark)
-                self._put(made)
+                self._put(replace(made, size=event.size, seconds=event.seconds, blocked=event.blocked))
+                if event.mark:
+                    self._move(event.mark, event.checkpoint)
                 for name in event.removed:
                     if name in self.checkpoints:
                         self.checkpoints[name] = replace(self.checkpoints[name], state="removed")
+            case events.CheckpointMarked():
+                self._move(event.mark, event.checkpoint)
             case _:
                 pass
+
+    def has_marks(self, marks: Mapping[str, str]) -> None:
+        """These are the marks now, by label: `shoal checkpoints --mark` moves them without an event."""
+        for name, made in self.checkpoints.items():
+            self.checkpoints[name] = replace(made, marks=())
+        for label, name in sorted(marks.items()):
+            self._move(label, name)
+
+    def _move(self, label: str, name: str) -> None:
+        """A label marks one checkpoint: whichever had it has lost it."""
+        for other, made in self.checkpoints.items():
+            if label in made.marks and other != name:
+                self.checkpoints[other] = replace(made, marks=tuple(mark for mark in made.marks if mark != label))
+        if name in self.checkpoints and label not in self.checkpoints[name].marks:
+            made = self.checkpoints[name]
+            self.checkpoints[name] = replace(made, marks=(*made.marks, label))
 
     def _put(self, checkpoint: Checkpoint) -> None:
         self.checkpoints.pop(checkpoint.name, None)

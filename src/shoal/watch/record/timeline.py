@@ -238,6 +238,8 @@ def _of_checkpoints(event: events.Event, time: float) -> TimelineEntry | None:
             return TimelineEntry(
                 time, "checkpoints", f"{event.checkpoint} published: {held}{marked}", event.reason, event.step
             )
+        case events.CheckpointMarked():
+            return TimelineEntry(time, "checkpoints", f"{event.checkpoint} marked {event.mark}", "", event.step)
         case events.CheckpointLost():
             whose = "at its publication" if event.worker is None else f"by worker {event.worker}"
             title = f"{event.checkpoint} lost {whose}"

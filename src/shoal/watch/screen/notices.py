@@ -83,12 +83,22 @@ def _notice(board: Board, event: events.Event) -> str | None:
             return f"worker {event.worker} asks to stop: {event.reason}"
         case events.StopAgreed():
             return f"stopping after step {event.step}: {event.reason}"
+        case events.Advised():
+            return event.text if event.worker is None else f"note from worker {event.worker}: {event.text}"
+        case _:
+            return _notice_of_checkpoints(board, event)
+
+
+def _notice_of_checkpoints(board: Board, event: events.Event) -> str | None:
+    match event:
         case events.CheckpointStarted() if event.is_last:
             return f"writing the last checkpoint, at step {event.step}: {first_line(event.reason)}"
         case events.CheckpointPublished():
             mark = f", marked {event.mark}" if event.mark else ""
             cost = f"{amount(event.size)} in {span(event.seconds)}, training held up {span(event.blocked)}"
             return f"checkpoint at step {event.step}{mark}: {cost}"
+        case events.CheckpointMarked():
+            return f"the checkpoint of step {event.step} is marked {event.mark}"
         case events.CheckpointDeferred():
             return f"the checkpoint due at step {event.step} is made later: {first_line(event.reason)}"
         case events.CheckpointLost():
@@ -102,8 +112,6 @@ def _notice(board: Board, event: events.Event) -> str | None:
             return f"warning: {where} cannot be used: {reason}; looking at the checkpoint before it"
         case events.Resumed():
             return _resumed(event)
-        case events.Advised():
-            return event.text if event.worker is None else f"note from worker {event.worker}: {event.text}"
         case _:
             return _notice_of_members(board, event)
 

@@ -21,11 +21,10 @@ from shoal.checkpoint.published.reader import read_state
 from shoal.checkpoint.stores.local_store import LocalStore
 from shoal.cli import texts as cli_texts
 from shoal.cli.main import main
+from shoal.disk import run_directory, texts
+from shoal.disk.find_run import find_run
 from shoal.errors import UsageError
 from shoal.job_config import JobConfig
-from shoal.launching import texts
-from shoal.launching.disk import run_directory
-from shoal.launching.disk.find_run import find_run
 from shoal.watch.wording import amount
 from support.checkpoints import publish, small_tree
 

@@ -18,8 +18,8 @@ from shoal.cli import texts as cli_texts
 from shoal.cli.main import main
 from shoal.cli.records.runs import ago
 from shoal.cli.terminal_tables import columns
+from shoal.disk import texts
 from shoal.errors import printable
-from shoal.launching import texts
 from shoal.watch.report.page import write_report
 from support.records import Job, applied, eventful, faulty, job_started
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from shoal import events
+from shoal.disk import texts
 from shoal.errors import AddressUnavailable, Refused, UsageError
 from shoal.job_config import JobConfig
-from shoal.launching import texts
 from shoal.launching.servers.borrowed_servers import BorrowedServers, BorrowedServersConfig
 from shoal.launching.servers.job_servers import check_group, space_name
 from shoal.launching.servers.server_side import Seen

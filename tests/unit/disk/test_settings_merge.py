@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from shoal.disk.settings_merge import merge
 from shoal.errors import UsageError
 from shoal.job_config import JobConfig
-from shoal.launching.settings import merge
 from shoal.settings import texts
 from shoal.settings.all_reduce_settings import AllReduceSettings
 from shoal.settings.codec_settings import CodecSettings

@@ -20,9 +20,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from shoal.disk import texts
 from shoal.environment import runtime_folder
 from shoal.errors import UsageError
-from shoal.launching import texts
 from shoal.wire import token_file as wire
 
 TOKEN = "token"  # noqa: S105  a file's name

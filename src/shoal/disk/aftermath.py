@@ -10,25 +10,35 @@ from pathlib import Path
 import msgspec
 
 from shoal import files
+from shoal.disk.run_directory import CONFIG
 from shoal.errors import CheckpointUnusable, UsageError
-from shoal.events import AnyEvent, JobEnded, Record, StepsApplied
-from shoal.launching.disk.run_directory import CONFIG
-from shoal.launching.processes.specs import Job
-from shoal.launching.supervision.orders import FinishJob
+from shoal.events import AnyEvent, JobEnded, Record, StepsApplied, WorkerFailed
 
 EVENTS = "events.jsonl"
+TRACEBACK = "Traceback (most recent call last):"
 # An attempt to resume that ends with one of these codes, without a step, does not count as a run of the job.
 MISTAKES = (UsageError.exit_code, CheckpointUnusable.exit_code)
 
 
-def put_in_order(job: Job, finish: FinishJob, settings_before: str | None) -> None:
-    """`settings_before`: the text of config.toml before this run of the job; None for the first run."""
+def put_in_order(run_dir: Path, record_start: int, end: JobEnded | None, settings_before: str | None) -> None:
+    """`record_start`: bytes of the record before this run of the job. `end`: the end to write where the record has
+    none; None: an error, whose end nobody wrote, is a crash. `settings_before`: the text of config.toml before this
+    run; None for the first run.
+    """
     with contextlib.suppress(OSError):  # what cannot be written is said elsewhere
-        records = _end_record(job, finish)
+        records = _end_record(run_dir / EVENTS, record_start, end)
         if settings_before is not None and is_mistake([record.event for record in records]):
-            aside = job.run_dir / f".{CONFIG}-{secrets.token_hex(8)}"
+            aside = run_dir / f".{CONFIG}-{secrets.token_hex(8)}"
             aside.write_text(settings_before, encoding="utf-8")
-            aside.replace(job.run_dir / CONFIG)
+            aside.replace(run_dir / CONFIG)
+
+
+def log_failure(run_dir: Path, failed: WorkerFailed) -> None:
+    """Add the traceback of a script to its worker's log: the worker does not print it, so that it is shown once."""
+    if TRACEBACK not in failed.text:
+        return
+    with contextlib.suppress(OSError), files.open_append(run_dir / "logs" / f"worker-{failed.worker}.log") as log:
+        log.write(f"{failed.text}\n".encode("utf-8", "backslashreplace"))
 
 
 def is_mistake(events: list[AnyEvent]) -> bool:
@@ -38,18 +48,16 @@ def is_mistake(events: list[AnyEvent]) -> bool:
     return ended is not None and ended.exit_code in MISTAKES and not has_steps
 
 
-def _end_record(job: Job, finish: FinishJob) -> list[Record]:
+def _end_record(path: Path, record_start: int, end: JobEnded | None) -> list[Record]:
     """The records of this run, with an end: a second Ctrl-C, which kills the coordinator too, is no crash."""
-    path = job.run_dir / EVENTS
     records = []
-    for line in files.whole_lines(path, job.record_start):
+    for line in files.whole_lines(path, record_start):
         with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             records.append(msgspec.json.decode(line, type=Record))
-    if not records or finish.error or any(isinstance(record.event, JobEnded) for record in records):
+    if not records or end is None or any(isinstance(record.event, JobEnded) for record in records):
         return records
     now = max(time.time(), records[-1].time)  # the coordinator's clock may differ
-    seconds = now - records[0].time
-    end = JobEnded(outcome="interrupted", exit_code=finish.exit_code, reason=finish.text, seconds=seconds)
+    end = msgspec.structs.replace(end, seconds=now - records[0].time)
     torn = b"" if files.tail(path, 1) == b"\n" else b"\n"
     with files.open_append(path) as file:
         file.write(torn + msgspec.json.encode(Record(time=now, event=end)) + b"\n")

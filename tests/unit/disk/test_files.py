@@ -14,11 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from shoal.disk import run_directory, texts
+from shoal.disk.job_token import read_group_token, read_token, token_file
 from shoal.errors import RunDirectoryExists, UsageError
 from shoal.job_config import JobConfig, from_toml
-from shoal.launching import texts
-from shoal.launching.disk import run_directory
-from shoal.launching.disk.job_token import read_group_token, read_token, token_file
 from shoal.settings.all_reduce_settings import AllReduceSettings
 from shoal.wire.token_file import FOLDER, MISSING, NOT_PLAIN, anothers, readable_by_others
 from support.launcher import write_token
@@ -136,7 +135,7 @@ def left_behind(runtime: Path) -> Path:
     script = f"""
 import os
 os.environ["XDG_RUNTIME_DIR"] = {str(runtime)!r}
-from shoal.launching.disk.job_token import token_file
+from shoal.disk.job_token import token_file
 with token_file("secret") as path:
     print(path, flush=True)
     os.kill(os.getpid(), 9)

@@ -8,13 +8,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from shoal.disk import run_directory, texts
+from shoal.disk.resuming import recorded_job, resumed_settings
+from shoal.disk.settings_merge import merge
 from shoal.errors import UsageError
 from shoal.events import Advised, AnyEvent, JobStarted, Record
 from shoal.job_config import JobConfig
-from shoal.launching import texts
-from shoal.launching.disk import run_directory
-from shoal.launching.disk.resuming import recorded_job, resumed_settings
-from shoal.launching.settings import merge
 
 
 def a_run(folder: Path, **settings: object) -> Path:

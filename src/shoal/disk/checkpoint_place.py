@@ -2,6 +2,7 @@
 
 Imports the modules of a store only when one is used. Not here: the stores and their contents (`shoal.checkpoint`).
 """
+# ruff: noqa: PLC0415  the modules of a store are imported when one is used
 
 from __future__ import annotations
 
@@ -10,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shoal.checkpoint.stores.store import Store
+from shoal.disk import texts
 from shoal.errors import CheckpointUnusable, RunDirectoryExists, UsageError
 from shoal.job_config import JobConfig
-from shoal.launching import texts
 from shoal.membership.publisher import Publisher
 
 

@@ -12,16 +12,21 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import msgspec
+
+from shoal.disk import texts
 from shoal.errors import UsageError
 from shoal.job_config import JobConfig, from_mapping, kinds_for, read_toml
-from shoal.launching import texts
 from shoal.settings.strategy_kinds import strategy_kind
 
 
 def merge(
     given: Mapping[str, Any], *, file: str | None, origin: str, base: Mapping[str, Any] = MappingProxyType({})
 ) -> JobConfig:
-    """`given` beats the file, which beats `base`. Each is checked by itself, so that an error names its origin."""
+    """`given` beats the file, which beats `base`. Each is checked by itself, so that an error names its origin.
+
+    What `given` and the file set is in `JobConfig.given`.
+    """
     from_file: dict[str, Any] = {}
     if file is not None:
         from_file = {name.replace("_", "-"): value for name, value in read_toml(Path(file), may_be_pipe=True).items()}
@@ -31,6 +36,7 @@ def merge(
         raise UsageError(texts.two_minimums(origin, named["workers"]))
     on_top = {**from_file, **named}
     merged = from_mapping({**fitting(base, on_top), **on_top}, origin=origin)
+    merged = msgspec.structs.replace(merged, given=tuple(sorted(on_top)))
     # The settings of a resumed job are not all known until its recorded ones are added as `base`.
     return merged if merged.resume and not base else merged.check_together()
 

@@ -6,9 +6,9 @@ import contextlib
 import os
 from pathlib import Path
 
+from shoal.disk import texts
+from shoal.disk.run_directory import CONFIG, PARENT
 from shoal.errors import UsageError
-from shoal.launching import texts
-from shoal.launching.disk.run_directory import CONFIG, PARENT
 from shoal.settings.setting_checks import nearest
 
 LAST = "last"

@@ -7,8 +7,8 @@ import sys
 import webbrowser
 from pathlib import Path
 
+from shoal.disk import texts
 from shoal.job_config import JobConfig
-from shoal.launching import texts
 
 FILE_NAME = "report.html"
 
@@ -17,7 +17,7 @@ def leave_report(run_dir: Path, *, open_it: bool) -> None:
     """Never raises; if the report cannot be made, one line on standard error says so."""
     target = run_dir / FILE_NAME
     try:
-        from shoal.watch import write_report
+        from shoal.watch import write_report  # noqa: PLC0415  a failure to import it is told like any other
 
         write_report([run_dir], target, default_settings())
         if open_it and not webbrowser.open(target.resolve().as_uri()):
@@ -35,4 +35,5 @@ def default_settings() -> dict[str, object]:
 
 def _say(text: str) -> None:
     with contextlib.suppress(OSError):  # the terminal is gone
-        print(f"shoal: {text}", file=sys.stderr, flush=True)
+        sys.stderr.write(f"shoal: {text}\n")
+        sys.stderr.flush()

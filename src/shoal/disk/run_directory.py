@@ -21,9 +21,9 @@ from pathlib import Path
 import msgspec
 
 from shoal import files
+from shoal.disk import texts
 from shoal.errors import RunDirectoryExists, UsageError
 from shoal.job_config import JobConfig
-from shoal.launching import texts
 
 PARENT = Path("runs")
 CONFIG = "config.toml"

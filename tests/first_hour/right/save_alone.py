@@ -1,0 +1,30 @@
+"""The script keeps its best checkpoint, run by plain Python.
+
+run: python SCRIPT
+says: shoal: checkpoint of step 3 is in runs/
+"""
+
+import torch
+import torch.nn.functional as F
+
+import shoal
+
+torch.set_num_threads(1)
+torch.manual_seed(0)
+DATA = [(torch.randn(4), torch.tensor(number % 2)) for number in range(32)]
+
+
+def train(run):
+    model = run.model(torch.nn.Linear(4, 2))
+    optimizer = run.optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+    for x, y in run.batches(DATA, batch_size=8, epochs=1):
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if run.step == 2:
+            run.save(mark="best")
+
+
+if __name__ == "__main__":
+    shoal.main(train)

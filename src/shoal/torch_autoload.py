@@ -4,7 +4,8 @@ The backend is registered by name only, and imported when a script makes a proce
 worker already is one process of the job, so a script that calls `torch.multiprocessing.spawn` would start n processes
 in each of n workers. In worker processes this module replaces `spawn` and `start_processes` by a function that reports
 `ScriptStartsProcesses` to the job and exits. A process that a worker started by other means may not make a process
-group under another rank than that worker's. DataLoader workers do neither.
+group under another rank than that worker's. DataLoader workers do neither. A worker that trains a model of its own,
+beside the others, is noticed in its first optimizer step (`entry.lone_steps`).
 
 torch's store authenticates nobody, and torch lets it listen on all interfaces. If the workers look for the store on
 loopback, this module makes it listen there alone. Outside a job it only adds the name of the backend, and `import
@@ -31,6 +32,7 @@ from shoal.environment import (
     torch_rank,
     worker_environment,
 )
+from shoal.entry import lone_steps
 from shoal.errors import Refused, ScriptStartsProcesses, ShoalError, UsageError
 from shoal.wire.token_file import TokenFileError, read_token
 
@@ -71,6 +73,7 @@ def load() -> None:
     if is_worker_itself():
         for name in REPLACED:
             setattr(multiprocessing, name, _refusal(name, worker))
+        lone_steps.watch(worker.worker, lambda text: _leave(worker, text, UsageError))
 
 
 def _make_process_group(store: Store, rank: int, size: int, timeout: timedelta) -> ProcessGroup:
@@ -153,14 +156,14 @@ def _refusal(name: str, worker: WorkerEnvironment) -> object:
     return refuse
 
 
-def _leave(worker: WorkerEnvironment, text: str) -> NoReturn:
+def _leave(worker: WorkerEnvironment, text: str, kind: type[ShoalError] = ScriptStartsProcesses) -> NoReturn:
     try:
-        _report(worker, text)
+        _report(worker, text, kind)
     except Refused:
         pass  # another worker was faster, and the job has ended with the same message
     except (ShoalError, OSError, TokenFileError):
         sys.stderr.write(f"shoal: error: {text}\n")  # the coordinator cannot report it
-    raise SystemExit(ScriptStartsProcesses.exit_code)
+    raise SystemExit(kind.exit_code)
 
 
 def _explain(name: str, caller: FrameType) -> str:
@@ -171,7 +174,7 @@ def _explain(name: str, caller: FrameType) -> str:
     )
 
 
-def _report(worker: WorkerEnvironment, text: str) -> None:
+def _report(worker: WorkerEnvironment, text: str, kind: type[ShoalError]) -> None:
     from shoal.membership.client import CoordinatorClient  # noqa: PLC0415  not needed to import torch
     from shoal.wire.messages import PROTOCOL_VERSION, Join  # noqa: PLC0415
 
@@ -185,6 +188,6 @@ def _report(worker: WorkerEnvironment, text: str) -> None:
     token = read_token(Path(worker.token_file))
     client = CoordinatorClient.connect(worker.coordinator, token, join, timeout=REPORT_TIMEOUT)
     try:
-        client.failed(step=0, error=ScriptStartsProcesses.__name__, text=text)
+        client.failed(step=0, error=kind.__name__, text=text)
     finally:
         client.close()

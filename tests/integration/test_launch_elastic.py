@@ -41,6 +41,7 @@ from support.launcher import (
     wait_for_file,
     write_script,
     write_token,
+    without_frame,
 )
 
 E = TypeVar("E", bound=AnyEvent)
@@ -94,7 +95,7 @@ def finish(folder: Path, process: subprocess.Popen[str]) -> tuple[str, str]:
     stdout, stderr = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, stdout + stderr
     assert leftovers(folder) == []
-    return stdout, stderr
+    return stdout, without_frame(stderr)
 
 
 def run(*options: str) -> tuple[str, ...]:

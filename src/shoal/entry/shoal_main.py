@@ -22,6 +22,7 @@ from typing import Any, NoReturn, TypeVar
 from shoal.checkpoint.stores.opening import FullDiskStore, store_for
 from shoal.checkpoint.stores.store import Store
 from shoal.data.order import key_of
+from shoal.entry.lone_steps import reached_main
 from shoal.environment import WorkerEnvironment, is_worker_itself, likely_typos, worker_environment
 from shoal.errors import ExchangeFailed, Interrupted, ScriptFailed, ScriptStartsProcesses, ShoalError, TermsDiffer
 from shoal.events import AnyEvent, JobEnded
@@ -42,7 +43,7 @@ from shoal.training.reporting.reporter import Reporter
 from shoal.training.run import Run
 from shoal.training.saving.saving import Saver
 from shoal.training.session import HandedOver, Lasting, Session
-from shoal.watch import open_display
+from shoal.watch import announce, open_display
 
 MakeStrategy = Callable[[Replica, JobConfig], Strategy]
 T = TypeVar("T")
@@ -57,6 +58,7 @@ is_worker = False  # `train` runs in this process as a worker of a job; `torch_a
 def main(train: Callable[[Run], T], **options: Any) -> T:
     """Run `train` with a `Run`. Options are the settings of `shoal run`, for when the script runs alone."""
     spare_compiler()
+    reached_main()
     try:
         environment = worker_environment()
         if environment is None:
@@ -86,6 +88,7 @@ def _alone(train: Callable[[Run], T], options: dict[str, Any]) -> T:
 
     peers = SoloPeers(show)
     session = start_session(peers, config)
+    announce(config.progress, alone_words(str(session.device)))
     started = time.time()
     outcome, code, reason = "failed", 1, "the script raised"
     try:
@@ -112,6 +115,13 @@ def _alone(train: Callable[[Run], T], options: dict[str, Any]) -> T:
         show(JobEnded(outcome=outcome, exit_code=code, reason=reason, seconds=time.time() - started))
         display.close()
         display.summarize()
+
+
+def alone_words(device: str) -> str:
+    """The first line of a script that was started by itself."""
+    script = getattr(sys.modules.get("__main__"), "__file__", None)
+    advice = "" if script is None else f"; `shoal run -n 4 {Path(script).name}` trains on 4"
+    return f"training in 1 process, on {device}{advice}"
 
 
 def _as_worker(train: Callable[[Run], T], environment: WorkerEnvironment, *, is_last_line: bool) -> T:

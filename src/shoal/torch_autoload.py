@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 BACKEND = "shoal"
 REPLACED = ("spawn", "start_processes")
 MAKING_STORES = "_create_c10d_store"  # torch's function in `torch.distributed.rendezvous`, for env:// and tcp://
+MAKING_GROUPS = "_new_process_group_helper"  # torch's function behind everything that makes a process group
 STORE_PARAMETERS = ("hostname", "port", "rank", "world_size", "timeout", "use_libuv")
 BACKLOG = 2048  # connections that may wait to be accepted: as torch has it
 REPORT_TIMEOUT = 5.0  # seconds to reach the coordinator, which is up long before a script gets here
@@ -66,6 +67,9 @@ def load() -> None:
 
     if distributed.is_available():
         distributed.init_process_group = _own_rank_only(distributed.init_process_group, worker)
+        groups = sys.modules["torch.distributed.distributed_c10d"]
+        if hasattr(groups, MAKING_GROUPS):
+            setattr(groups, MAKING_GROUPS, _noted(getattr(groups, MAKING_GROUPS)))
         meeting = sys.modules["torch.distributed.rendezvous"]  # as an attribute of its package this is a function
         if hasattr(meeting, MAKING_STORES):
             setattr(meeting, MAKING_STORES, _on_loopback(getattr(meeting, MAKING_STORES)))
@@ -95,6 +99,17 @@ def _own_rank_only(original: Callable[..., None], worker: WorkerEnvironment) -> 
         original(*arguments, **options)
 
     return init_process_group
+
+
+def _noted(original: Callable[..., object]) -> Callable[..., object]:
+    """Wrap torch's function that makes a process group: a script that calls it takes part in the job."""
+
+    @functools.wraps(original)
+    def make_group(*arguments: Any, **options: Any) -> object:
+        lone_steps.cease()
+        return original(*arguments, **options)
+
+    return make_group
 
 
 def _on_loopback(original: Callable[..., Store]) -> Callable[..., Store]:
@@ -157,6 +172,7 @@ def _refusal(name: str, worker: WorkerEnvironment) -> object:
 
 
 def _leave(worker: WorkerEnvironment, text: str, kind: type[ShoalError] = ScriptStartsProcesses) -> NoReturn:
+    lone_steps.cease()
     try:
         _report(worker, text, kind)
     except Refused:

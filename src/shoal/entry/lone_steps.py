@@ -28,13 +28,16 @@ OTHER_WAYS = ("horovod", "byteps", "hivemind", "mpi4py", "bagua", "ray", "torchf
 OWN_SHARE = re.compile(r"\b(LOCAL_|GROUP_)?RANK\b|\bWORLD_SIZE\b")  # in a script that deals out work by itself
 MOST_TEXT = 1 << 20  # bytes of a script that are read
 
-has_reached_main = False  # `shoal.main` was called in this process
+is_over = False  # nothing is watched any more
+_hooks: list[Callable[[], None]] = []  # how to take the hook in torch's optimizers away
 
 
-def reached_main() -> None:
-    """`shoal.main` is called: from now on it is in charge."""
-    global has_reached_main  # noqa: PLW0603  one script per process
-    has_reached_main = True
+def cease() -> None:
+    """The script takes part in the job, by `shoal.main` or a process group, or was refused for another reason."""
+    global is_over  # noqa: PLW0603  one script per process
+    is_over = True
+    while _hooks:
+        _hooks.pop()()
 
 
 def watch(worker: int, end_job: Callable[[str], NoReturn]) -> None:
@@ -44,7 +47,7 @@ def watch(worker: int, end_job: Callable[[str], NoReturn]) -> None:
     from torch.optim import optimizer  # noqa: PLC0415  torch is being imported; it has imported this already
 
     steps = _Steps(worker, end_job)
-    optimizer.register_optimizer_step_pre_hook(steps.before_step)
+    _hooks.append(optimizer.register_optimizer_step_pre_hook(steps.before_step).remove)
     atexit.register(steps.at_exit)
 
 
@@ -73,7 +76,7 @@ class _Steps:
 
     def _looks_connected(self) -> bool:
         self._is_settled = (
-            has_reached_main
+            is_over
             or _says("torch.distributed", "is_initialized")
             or _says("torch.distributed.rpc.api", "_is_current_rpc_agent_set")
             or any(name in sys.modules for name in OTHER_WAYS)

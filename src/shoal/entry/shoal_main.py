@@ -22,7 +22,7 @@ from typing import Any, NoReturn, TypeVar
 from shoal.checkpoint.stores.opening import FullDiskStore, store_for
 from shoal.checkpoint.stores.store import Store
 from shoal.data.order import key_of
-from shoal.entry.lone_steps import reached_main
+from shoal.entry import lone_steps
 from shoal.environment import WorkerEnvironment, is_worker_itself, likely_typos, worker_environment
 from shoal.errors import ExchangeFailed, Interrupted, ScriptFailed, ScriptStartsProcesses, ShoalError, TermsDiffer
 from shoal.events import AnyEvent, JobEnded
@@ -58,7 +58,7 @@ is_worker = False  # `train` runs in this process as a worker of a job; `torch_a
 def main(train: Callable[[Run], T], **options: Any) -> T:
     """Run `train` with a `Run`. Options are the settings of `shoal run`, for when the script runs alone."""
     spare_compiler()
-    reached_main()
+    lone_steps.cease()
     try:
         environment = worker_environment()
         if environment is None:

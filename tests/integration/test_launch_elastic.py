@@ -345,6 +345,7 @@ def test_a_worker_may_join_from_elsewhere_and_hand_over_with_ctrl_c(tmp_path: Pa
             _, stderr = joined.communicate(timeout=PATIENCE)
         assert joined.returncode == 0, stderr
         assert "this is worker 3 of the job at" in stderr
+        assert "worker 3 is in the job with 2 workers" in stderr
         assert "handing over" in stderr
         finish(tmp_path, process)
     assert [event.worker for event in events(tmp_path, WorkerLeft) if event.is_handover] == [3]

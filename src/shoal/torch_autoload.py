@@ -24,6 +24,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from shoal.entry import lone_steps
 from shoal.environment import (
     WorkerEnvironment,
     is_worker_itself,
@@ -32,7 +33,6 @@ from shoal.environment import (
     torch_rank,
     worker_environment,
 )
-from shoal.entry import lone_steps
 from shoal.errors import Refused, ScriptStartsProcesses, ShoalError, UsageError
 from shoal.wire.token_file import TokenFileError, read_token
 

@@ -1,7 +1,7 @@
 """What `make dist` builds, in clean environments: the wheel and the source package, with and without a compiler.
 
-A clean environment has nothing but the package itself; what Shoal depends on is found in this environment, so that torch
-is not installed again.
+A clean environment has nothing but the package itself; what Shoal depends on is found in this environment, so that
+torch is not installed again.
 """
 
 from __future__ import annotations
@@ -105,9 +105,7 @@ def test_both_packages_hold_what_belongs_to_them_and_no_more(dist: Path) -> None
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("kind", "has_compiler"), [("*.whl", False), ("*.tar.gz", True), ("*.tar.gz", False)], ids=str
-)
+@pytest.mark.parametrize(("kind", "has_compiler"), [("*.whl", False), ("*.tar.gz", True), ("*.tar.gz", False)], ids=str)
 def test_an_installed_package_runs_a_job(dist: Path, tmp_path: Path, kind: str, has_compiler: bool) -> None:
     [package] = dist.glob(kind)
     programs = installed(package, tmp_path, has_compiler=has_compiler)

@@ -39,9 +39,9 @@ from support.launcher import (
     shoal,
     started,
     wait_for_file,
+    without_frame,
     write_script,
     write_token,
-    without_frame,
 )
 
 E = TypeVar("E", bound=AnyEvent)

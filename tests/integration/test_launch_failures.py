@@ -13,7 +13,16 @@ import psutil
 import pytest
 
 from shoal.launching import texts
-from support.launcher import command_of, leftovers, processes_in, shoal, started, wait_for_file, write_script, without_frame
+from support.launcher import (
+    command_of,
+    leftovers,
+    processes_in,
+    shoal,
+    started,
+    wait_for_file,
+    without_frame,
+    write_script,
+)
 
 STEPS = """
 print("hello from", me.worker, flush=True)

@@ -12,7 +12,17 @@ from pathlib import Path
 import pytest
 
 from shoal.launching import texts
-from support.launcher import PATIENCE, SHOAL, leftovers, shoal, started, wait_for_file, wait_for_line, write_script, without_frame
+from support.launcher import (
+    PATIENCE,
+    SHOAL,
+    leftovers,
+    shoal,
+    started,
+    wait_for_file,
+    wait_for_line,
+    without_frame,
+    write_script,
+)
 
 UNTIL_STOPPED = """
 open("started", "a").write("x\\n")

@@ -125,7 +125,11 @@ class _Joining:
             print(f"shoal: waiting for a number: {event.reason}", file=sys.stderr, flush=True)
         elif isinstance(event, GenerationFormed) and self._worker in event.workers and not self._is_in:
             self._is_in = True
-            print(f"shoal: worker {self._worker} is in the job with {len(event.workers)} workers", file=sys.stderr, flush=True)
+            print(
+                f"shoal: worker {self._worker} is in the job with {len(event.workers)} workers",
+                file=sys.stderr,
+                flush=True,
+            )
 
     def _is_late(self, code: int) -> bool:
         """Whether the worker started after the job's end and found no coordinator or token, which is no error."""

@@ -1,7 +1,8 @@
 """What the launcher writes: what starts, workers' lines with their numbers, its own lines, and how the job ended.
 
-The first and the last line, and errors, go to standard error; what workers print, and progress, to standard output. It wraps the display of `watch` and adds what only the launcher knows: which worker printed a line, that the reader of
-standard output may leave while the job runs, and that nobody wants the traceback of a script stopped with Ctrl-C.
+The first and the last line, and errors, go to standard error; what workers print, and progress, to standard output. The
+screen wraps the display of `watch` and adds what only the launcher knows: which worker printed a line, that the reader
+of standard output may leave while the job runs, and that nobody wants the traceback of a script stopped with Ctrl-C.
 """
 
 from __future__ import annotations

@@ -52,7 +52,12 @@ def test_traceback_is_shown_as_it_is() -> None:
 @pytest.mark.parametrize(
     ("finish", "closing", "can_resume", "line"),
     [
-        (FinishJob(0, 0.5), Closing(41.2, 1200), False, "finished in 41 s, 1,200 steps; look at it: shoal report --open runs/x"),
+        (
+            FinishJob(0, 0.5),
+            Closing(41.2, 1200),
+            False,
+            "finished in 41 s, 1,200 steps; look at it: shoal report --open runs/x",
+        ),
         (FinishJob(0, 0.5), Closing(2.0, 1), True, "finished in 2.0 s, 1 step; look at it: shoal report --open runs/x"),
         (FinishJob(0, 0.5), Closing(2.0), False, "finished in 2.0 s; what it printed is in runs/x/logs"),
         (

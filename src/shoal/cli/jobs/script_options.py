@@ -33,9 +33,7 @@ class OptionBehind:
     words: tuple[str, ...]  # with its value
 
 
-def split_arguments(
-    arguments: Sequence[str], known: Mapping[str, KnownOption]
-) -> tuple[list[OptionBehind], list[str]]:
+def split_arguments(arguments: Sequence[str], known: Mapping[str, KnownOption]) -> tuple[list[OptionBehind], list[str]]:
     """The options of `shoal run` among a script's arguments, up to `--`, and the other arguments."""
     found: list[OptionBehind] = []
     kept: list[str] = []
@@ -54,9 +52,7 @@ def split_arguments(
     return found, kept + words
 
 
-def misplaced(
-    behind: Iterable[OptionBehind], given: Collection[str], source: ScriptSource
-) -> tuple[OptionBehind, ...]:
+def misplaced(behind: Iterable[OptionBehind], given: Collection[str], source: ScriptSource) -> tuple[OptionBehind, ...]:
     """Those that are most likely meant for `shoal run`. `given`: settings that stand before the script too."""
     doubtful = (option for option in behind if option.setting not in given and not _is_scripts_own(option, source))
     # A script that takes its words from sys.argv itself may mention none of them, but would hardly count workers.
@@ -72,9 +68,7 @@ def _is_scripts_own(option: OptionBehind, source: ScriptSource) -> bool:
     return source.mentions(rf"{quoted}|{PARSED}{field}\b|(?m:^\s+{field}\s*:\s*\w)") or source.mentions(documented)
 
 
-def in_order(
-    before: Sequence[str], script: str, arguments: Sequence[str], known: Mapping[str, KnownOption]
-) -> str:
+def in_order(before: Sequence[str], script: str, arguments: Sequence[str], known: Mapping[str, KnownOption]) -> str:
     """The command line with all options of `shoal run` before the script."""
     behind, kept = split_arguments(arguments, known)
     moved = [word for option in behind for word in option.words]

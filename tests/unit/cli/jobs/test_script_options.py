@@ -100,7 +100,9 @@ def test_other_slips_are_answered_with_the_whole_command(
     assert capsys.readouterr().err == f"shoal: error: {said}\n"
 
 
-@pytest.mark.parametrize(("typed", "near"), [("train", "train.py"), ("tools.train", "tools/train.py"), ("tran.py", "train.py")])
+@pytest.mark.parametrize(
+    ("typed", "near"), [("train", "train.py"), ("tools.train", "tools/train.py"), ("tran.py", "train.py")]
+)
 def test_a_script_that_is_not_there_has_a_neighbour(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: str, near: str
 ) -> None:

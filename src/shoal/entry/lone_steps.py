@@ -118,8 +118,8 @@ WAYS_IN = "hand the training function to shoal.main(train), or call torch.distri
 def trains_alone(where: str, workers: int) -> str:
     return (
         f"{where}: an optimizer steps, but the script has neither called shoal.main nor made a process group, so each "
-        f"of the {workers} workers would train a model of its own; {WAYS_IN}; SHOAL_COPIES=1 says that independent copies "
-        "are meant"
+        f"of the {workers} workers would train a model of its own; {WAYS_IN}; SHOAL_COPIES=1 says that independent "
+        "copies are meant"
     )
 
 

@@ -177,7 +177,7 @@ def verdict(finish: FinishJob, job: Job, closing: Closing, *, can_resume: bool) 
     named = re.match(r".*\bworker (\d+)", where)
     worker = finish.lost_worker if finish.lost_worker is not None else named and named[1]
     look_at = job.run_dir / "logs" / ("" if worker is None else f"worker-{worker}.log")
-    told = texts.Failed(how, span(closing.seconds), closing.steps, look_at)
+    told = texts.FailureWords(how, span(closing.seconds), closing.steps, look_at)
     return texts.failed(told, job.run_dir, can_resume=can_resume)
 
 

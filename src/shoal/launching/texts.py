@@ -84,7 +84,7 @@ def script_raised(error: str, where: str) -> str:
     return f"{FAILED}: the script raised {error} {where}"
 
 
-class Failed(NamedTuple):
+class FailureWords(NamedTuple):
     """What the last line of a failed job is made of."""
 
     how: str
@@ -93,7 +93,7 @@ class Failed(NamedTuple):
     look_at: Path
 
 
-def failed(told: Failed, run_dir: Path, *, can_resume: bool) -> str:
+def failed(told: FailureWords, run_dir: Path, *, can_resume: bool) -> str:
     go_on = f"; go on from the last checkpoint: shoal run --resume {run_dir}" if can_resume else ""
     return f"{told.how}, after {_so_far(told.seconds, told.steps)}; look at {told.look_at}{go_on}"
 

@@ -13,7 +13,7 @@ unexport SHOAL_COORDINATOR SHOAL_TOKEN_FILE SHOAL_WORKER SHOAL_LAUNCHER
 # Tests start thousands of processes: each would compile the package anew, for a sixth of its start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-long campaign lint types unit install clean
+.PHONY: demo test test-long campaign lint types unit install dist clean
 
 install: $(STAMP)
 
@@ -50,6 +50,12 @@ test-long: $(STAMP)
 # Sixty jobs over all strategies and 500 signals, which takes about half an hour; OPTIONS="--jobs 6 --signals 50" for less.
 campaign: $(STAMP)
 	PYTHONPATH=tests $(BIN)/python -m campaign $(OPTIONS)
+
+# A source package, and a wheel that is built from it. The wheel is for this Python and kind of machine: it has the C
+# extension where a compiler is here. Whoever installs the source package compiles it, or goes without.
+dist: $(STAMP)
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist .
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info

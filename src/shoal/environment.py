@@ -34,7 +34,8 @@ NATIVE = "SHOAL_NATIVE"  # 0: the C extension is not used, even if it was built
 NCCL = "SHOAL_NCCL"  # 0: GPU tensors go through host memory, even if NCCL could carry them
 KNOWN = (COORDINATOR, TOKEN_FILE, WORKER)  # variables that a worker must have
 PLAINTEXT = "SHOAL_PLAINTEXT"  # 1: this process agrees to unencrypted connections to other machines
-SETTINGS = (NATIVE, NCCL, PLAINTEXT)  # variables that any user may set
+COPIES = "SHOAL_COPIES"  # 1: workers may train models of their own, without shoal.main and without a process group
+SETTINGS = (NATIVE, NCCL, PLAINTEXT, COPIES)  # variables that any user may set
 # Variables that Kubernetes sets in every container for a service whose name begins with shoal.
 KUBERNETES = re.compile(r"SHOAL_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_[A-Z]+(_PROTO|_PORT|_ADDR)?)?)")
 LETTERS_PER_MISTAKE = 3  # a name counts as misspelt with at most one mistake per so many letters
@@ -156,6 +157,11 @@ def nccl_is_wanted() -> bool:
     return _is_on(NCCL)
 
 
+def copies_are_meant() -> bool:
+    """Whether the copies of a script that a job runs may have nothing to do with each other."""
+    return _is_on(COPIES, default="0")
+
+
 def _is_on(name: str, default: str = "1") -> bool:
     value = os.environ.get(name, default)
     if value not in ("0", "1"):
@@ -178,6 +184,12 @@ def torch_rank() -> int | None:
     """The present value of torchrun's variable RANK; a script may have changed it."""
     text = os.environ.get("RANK", "")
     return int(text) if text.isdigit() else None
+
+
+def job_size() -> int:
+    """How many workers the job has, by torchrun's variable WORLD_SIZE; 1 outside a job."""
+    text = os.environ.get("WORLD_SIZE", "")
+    return int(text) if text.isdigit() else 1
 
 
 def store_is_the_agents() -> bool:

@@ -4,7 +4,8 @@ The backend is registered by name only, and imported when a script makes a proce
 worker already is one process of the job, so a script that calls `torch.multiprocessing.spawn` would start n processes
 in each of n workers. In worker processes this module replaces `spawn` and `start_processes` by a function that reports
 `ScriptStartsProcesses` to the job and exits. A process that a worker started by other means may not make a process
-group under another rank than that worker's. DataLoader workers do neither.
+group under another rank than that worker's. DataLoader workers do neither. A worker that trains a model of its own,
+beside the others, is noticed in its first optimizer step (`entry.lone_steps`).
 
 torch's store authenticates nobody, and torch lets it listen on all interfaces. If the workers look for the store on
 loopback, this module makes it listen there alone. Outside a job it only adds the name of the backend, and `import
@@ -23,6 +24,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from shoal.entry import lone_steps
 from shoal.environment import (
     WorkerEnvironment,
     is_worker_itself,
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
 BACKEND = "shoal"
 REPLACED = ("spawn", "start_processes")
 MAKING_STORES = "_create_c10d_store"  # torch's function in `torch.distributed.rendezvous`, for env:// and tcp://
+MAKING_GROUPS = "_new_process_group_helper"  # torch's function behind everything that makes a process group
 STORE_PARAMETERS = ("hostname", "port", "rank", "world_size", "timeout", "use_libuv")
 BACKLOG = 2048  # connections that may wait to be accepted: as torch has it
 REPORT_TIMEOUT = 5.0  # seconds to reach the coordinator, which is up long before a script gets here
@@ -64,6 +67,9 @@ def load() -> None:
 
     if distributed.is_available():
         distributed.init_process_group = _own_rank_only(distributed.init_process_group, worker)
+        groups = sys.modules["torch.distributed.distributed_c10d"]
+        if hasattr(groups, MAKING_GROUPS):
+            setattr(groups, MAKING_GROUPS, _noted(getattr(groups, MAKING_GROUPS)))
         meeting = sys.modules["torch.distributed.rendezvous"]  # as an attribute of its package this is a function
         if hasattr(meeting, MAKING_STORES):
             setattr(meeting, MAKING_STORES, _on_loopback(getattr(meeting, MAKING_STORES)))
@@ -71,6 +77,7 @@ def load() -> None:
     if is_worker_itself():
         for name in REPLACED:
             setattr(multiprocessing, name, _refusal(name, worker))
+        lone_steps.watch(worker.worker, lambda text: _leave(worker, text, UsageError))
 
 
 def _make_process_group(store: Store, rank: int, size: int, timeout: timedelta) -> ProcessGroup:
@@ -92,6 +99,17 @@ def _own_rank_only(original: Callable[..., None], worker: WorkerEnvironment) -> 
         original(*arguments, **options)
 
     return init_process_group
+
+
+def _noted(original: Callable[..., object]) -> Callable[..., object]:
+    """Wrap torch's function that makes a process group: a script that calls it takes part in the job."""
+
+    @functools.wraps(original)
+    def make_group(*arguments: Any, **options: Any) -> object:
+        lone_steps.cease()
+        return original(*arguments, **options)
+
+    return make_group
 
 
 def _on_loopback(original: Callable[..., Store]) -> Callable[..., Store]:
@@ -153,14 +171,15 @@ def _refusal(name: str, worker: WorkerEnvironment) -> object:
     return refuse
 
 
-def _leave(worker: WorkerEnvironment, text: str) -> NoReturn:
+def _leave(worker: WorkerEnvironment, text: str, kind: type[ShoalError] = ScriptStartsProcesses) -> NoReturn:
+    lone_steps.cease()
     try:
-        _report(worker, text)
+        _report(worker, text, kind)
     except Refused:
         pass  # another worker was faster, and the job has ended with the same message
     except (ShoalError, OSError, TokenFileError):
         sys.stderr.write(f"shoal: error: {text}\n")  # the coordinator cannot report it
-    raise SystemExit(ScriptStartsProcesses.exit_code)
+    raise SystemExit(kind.exit_code)
 
 
 def _explain(name: str, caller: FrameType) -> str:
@@ -171,7 +190,7 @@ def _explain(name: str, caller: FrameType) -> str:
     )
 
 
-def _report(worker: WorkerEnvironment, text: str) -> None:
+def _report(worker: WorkerEnvironment, text: str, kind: type[ShoalError]) -> None:
     from shoal.membership.client import CoordinatorClient  # noqa: PLC0415  not needed to import torch
     from shoal.wire.messages import PROTOCOL_VERSION, Join  # noqa: PLC0415
 
@@ -185,6 +204,6 @@ def _report(worker: WorkerEnvironment, text: str) -> None:
     token = read_token(Path(worker.token_file))
     client = CoordinatorClient.connect(worker.coordinator, token, join, timeout=REPORT_TIMEOUT)
     try:
-        client.failed(step=0, error=ScriptStartsProcesses.__name__, text=text)
+        client.failed(step=0, error=kind.__name__, text=text)
     finally:
         client.close()

@@ -39,6 +39,7 @@ from support.launcher import (
     shoal,
     started,
     wait_for_file,
+    without_frame,
     write_script,
     write_token,
 )
@@ -94,7 +95,7 @@ def finish(folder: Path, process: subprocess.Popen[str]) -> tuple[str, str]:
     stdout, stderr = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, stdout + stderr
     assert leftovers(folder) == []
-    return stdout, stderr
+    return stdout, without_frame(stderr)
 
 
 def run(*options: str) -> tuple[str, ...]:
@@ -344,6 +345,7 @@ def test_a_worker_may_join_from_elsewhere_and_hand_over_with_ctrl_c(tmp_path: Pa
             _, stderr = joined.communicate(timeout=PATIENCE)
         assert joined.returncode == 0, stderr
         assert "this is worker 3 of the job at" in stderr
+        assert "worker 3 is in the job with 2 workers" in stderr
         assert "handing over" in stderr
         finish(tmp_path, process)
     assert [event.worker for event in events(tmp_path, WorkerLeft) if event.is_handover] == [3]

@@ -13,7 +13,16 @@ import psutil
 import pytest
 
 from shoal.launching import texts
-from support.launcher import command_of, leftovers, processes_in, shoal, started, wait_for_file, write_script
+from support.launcher import (
+    command_of,
+    leftovers,
+    processes_in,
+    shoal,
+    started,
+    wait_for_file,
+    without_frame,
+    write_script,
+)
 
 STEPS = """
 print("hello from", me.worker, flush=True)
@@ -107,7 +116,7 @@ def test_a_coordinator_that_cannot_live_is_a_clear_error(tmp_path: Path) -> None
             time.sleep(0.02)
         _, stderr = process.communicate(timeout=60)
     assert process.returncode == 70
-    [line] = stderr.splitlines()
+    [line] = without_frame(stderr).splitlines()
     assert texts.coordinator_gone("was killed by SIGKILL", 11) in line
     assert leftovers(tmp_path) == []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tomllib
@@ -11,7 +12,7 @@ import msgspec
 import pytest
 
 from shoal.events import JobEnded, JobStarted, Record
-from support.launcher import shoal, write_script
+from support.launcher import PATIENCE, shoal, started, write_script
 
 
 def records(run_dir: Path) -> list[Record]:
@@ -69,9 +70,50 @@ print("after training")
     assert outcome.code == 0
     assert "evaluated at step 4: accuracy 0.9375 (50 samples)" in outcome.stdout
     assert "finished: 4 steps" in outcome.stdout
-    assert "the record is in runs/" in outcome.stdout
+    first, last = outcome.frame
+    assert re.fullmatch(r"shoal: 2 workers run script.py; the record is in runs/.*-script", first)
+    assert re.fullmatch(r"shoal: finished in .* s, 4 steps; look at it: shoal report --open runs/.*-script", last)
     assert "communication" in outcome.stdout
     assert outcome.stdout.count("after training") == 2
+
+
+def test_the_first_line_comes_before_any_process_has_started(tmp_path: Path) -> None:
+    write_script(tmp_path, "while not os.path.exists('done'):\n    time.sleep(0.02)\n")
+    with started(tmp_path, "run", "--run-dir", "out", "script.py") as process:
+        assert process.stderr is not None
+        assert process.stderr.readline() == "shoal: 1 worker runs script.py; the record is in out\n"
+        (tmp_path / "done").touch()
+        _, stderr = process.communicate(timeout=PATIENCE)
+    assert re.search(r"shoal: finished in .*; what it printed is in out/logs\n$", stderr)
+
+
+def test_nothing_is_said_without_progress_unless_the_job_fails(tmp_path: Path) -> None:
+    write_script(tmp_path, "sys.exit(len(sys.argv) - 1)")
+    outcome = shoal(tmp_path, "run", "--progress", "none", "script.py")
+    assert (outcome.stdout, outcome.stderr, outcome.frame) == ("", "", ())
+    outcome = shoal(tmp_path, "run", "--progress", "none", "--run-dir", "out", "script.py", "bad")
+    assert outcome.code == 1
+    [last] = outcome.frame
+    assert re.fullmatch(r"shoal: failed, after .* s; look at out/logs/worker-0.log", last)
+
+
+@pytest.mark.long
+def test_independent_copies_train_where_they_are_meant(tmp_path: Path) -> None:
+    text = """
+import torch
+weight = torch.nn.Parameter(torch.ones(1))
+optimizer = torch.optim.SGD([weight], lr=0.1 * (1 + int(os.environ["RANK"])))
+weight.sum().backward()
+optimizer.step()
+print(round(weight.item(), 3))
+"""
+    write_script(tmp_path, text)
+    outcome = shoal(tmp_path, "run", "-n", "2", "script.py")
+    assert outcome.code == 2
+    assert "script.py, line 7: an optimizer steps" in outcome.stderr
+    outcome = shoal(tmp_path, "run", "-n", "2", "script.py", variables={"SHOAL_COPIES": "1"})
+    assert (outcome.code, outcome.stderr) == (0, "")
+    assert sorted(outcome.stdout.splitlines()) == ["[worker 0] 0.9", "[worker 1] 0.8"]
 
 
 def test_unmodified_torch_distributed_script_runs(tmp_path: Path) -> None:

@@ -12,7 +12,17 @@ from pathlib import Path
 import pytest
 
 from shoal.launching import texts
-from support.launcher import PATIENCE, SHOAL, leftovers, shoal, started, wait_for_file, wait_for_line, write_script
+from support.launcher import (
+    PATIENCE,
+    SHOAL,
+    leftovers,
+    shoal,
+    started,
+    wait_for_file,
+    wait_for_line,
+    without_frame,
+    write_script,
+)
 
 UNTIL_STOPPED = """
 open("started", "a").write("x\\n")
@@ -50,7 +60,7 @@ def test_one_signal_stops_a_joined_job_after_its_step(
     assert "interrupted (" in stdout  # the summary
     last = (tmp_path / "out/events.jsonl").read_text().splitlines()[-1]
     assert f'"outcome":"interrupted","exit_code":{code}' in last
-    [line] = stderr.splitlines()
+    [line] = without_frame(stderr).splitlines()
     assert words in line
     assert leftovers(tmp_path) == []
 
@@ -98,7 +108,7 @@ def test_job_stops_when_nobody_reads_its_output(tmp_path: Path) -> None:
         process.stdout.close()
         assert process.wait(timeout=PATIENCE) == 128 + signal.SIGPIPE
         assert process.stderr is not None
-        [line] = process.stderr.read().splitlines()
+        [line] = without_frame(process.stderr.read()).splitlines()
         assert "nobody reads its output" in line
     assert leftovers(tmp_path) == []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import subprocess
 import sys
 import time
@@ -154,11 +155,26 @@ def write_script(folder: Path, text: str, *, joins: bool = False, saves: bool = 
     return path
 
 
+# The lines with which every job begins and ends.
+FRAME = re.compile(r"shoal: (\d+ workers?\b.*; the record is in |the workers are starting|finished in |failed[,:])")
+
+
+def without_frame(stderr: str) -> str:
+    """Standard error without the lines that every job has."""
+    return "".join(line for line in stderr.splitlines(keepends=True) if not FRAME.match(line))
+
+
 @dataclass(frozen=True)
 class Outcome:
     code: int
     stdout: str
-    stderr: str
+    stderr: str  # without the first and the last line of a job
+    frame: tuple[str, ...]  # those
+
+
+def _outcome(process: subprocess.Popen[str], stdout: str, stderr: str) -> Outcome:
+    frame = tuple(line for line in stderr.splitlines() if FRAME.match(line))
+    return Outcome(process.returncode, stdout, without_frame(stderr), frame)
 
 
 def shoal(
@@ -168,7 +184,7 @@ def shoal(
     with started(folder, *arguments, variables=variables) as process:
         stdout, stderr = process.communicate(timeout=patience)
     assert leftovers(folder) == []
-    return Outcome(process.returncode, stdout, stderr)
+    return _outcome(process, stdout, stderr)
 
 
 @contextlib.contextmanager

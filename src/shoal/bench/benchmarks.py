@@ -14,7 +14,9 @@ LINES = {
     "recovery": "kills of workers: recovery times, goodput, cost without faults",
     "checkpoint": "a checkpoint against torch.save and distributed checkpoint",
 }
-BENCHMARKS = {name: Command(f"shoal.bench.{name.replace('-', '_')}.command", line) for name, line in LINES.items()}
+BENCHMARKS = {
+    name: Command(f"shoal.bench.{name.replace('-', '_')}.command", line, "measuring") for name, line in LINES.items()
+}
 
 
 def main(arguments: Sequence[str]) -> int:

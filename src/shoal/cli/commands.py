@@ -5,18 +5,21 @@ Modules are imported only when their command is asked for, so that no command pa
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from shoal.cli import texts
 from shoal.errors import UsageError
+from shoal.watch.screen.slow_work import told_if_slow
 
 
 @dataclass(frozen=True)
 class Command:
     module: str
     line: str  # for --help
+    doing: str = ""  # what a user who waits for its result is told; empty: the command says it itself
 
 
 def dispatch(program: str, commands: Mapping[str, Command], arguments: Sequence[str]) -> int:
@@ -29,7 +32,9 @@ def dispatch(program: str, commands: Mapping[str, Command], arguments: Sequence[
         return 0
     if name not in commands:
         raise UsageError(texts.no_such_command(name, commands, program))
-    code: int = importlib.import_module(commands[name].module).main(rest)
+    command = commands[name]
+    with told_if_slow(command.doing) if command.doing else contextlib.nullcontext():
+        code: int = importlib.import_module(command.module).main(rest)
     return code
 
 

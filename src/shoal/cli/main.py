@@ -15,12 +15,14 @@ COMMANDS = {
     "run": Command("shoal.cli.jobs.run", "train a script on one or many processes"),
     "join": Command("shoal.cli.jobs.join", "add a worker to a job that runs"),
     "simulate": Command("shoal.cli.simulate", "predict the goodput of a cluster under failures"),
-    "runs": Command("shoal.cli.records.runs", "list jobs with state, progress and result"),
-    "show": Command("shoal.cli.records.show", "sum up one job"),
+    "runs": Command("shoal.cli.records.runs", "list jobs with state, progress and result", "reading the records"),
+    "show": Command("shoal.cli.records.show", "sum up one job", "reading the record"),
     "report": Command("shoal.cli.records.report", "write one HTML page about one or several jobs"),
-    "checkpoints": Command("shoal.cli.records.checkpoints", "list, check and mark a run's checkpoints"),
-    "export": Command("shoal.cli.records.export", "write a run's model to a file"),
-    "import": Command("shoal.cli.records.import_", "make a run from a model's file"),
+    "checkpoints": Command(
+        "shoal.cli.records.checkpoints", "list, check and mark a run's checkpoints", "reading the checkpoints"
+    ),
+    "export": Command("shoal.cli.records.export", "write a run's model to a file", "reading and writing the model"),
+    "import": Command("shoal.cli.records.import_", "make a run from a model's file", "reading and writing the model"),
     "servers": Command("shoal.cli.jobs.servers", "run parameter servers for many jobs, and see to them"),
     "coordinator": Command("shoal.cli.jobs.coordinator", "run a job's coordinator by itself"),
     "server": Command("shoal.cli.jobs.server", "run one parameter server of a group"),
@@ -49,6 +51,10 @@ def main(arguments: Sequence[str]) -> int:
 
             print(f"shoal {importlib.metadata.version('shoal')}")
             return 0
+        if arguments and _is_run_left_out(arguments[0]):
+            from shoal.cli.jobs.run import whole_command
+
+            raise UsageError(texts.run_left_out(arguments[0], whole_command(arguments)))
         return dispatch("shoal", COMMANDS, arguments)
     except ShoalError as error:
         _complain(str(error))
@@ -60,6 +66,11 @@ def main(arguments: Sequence[str]) -> int:
         return UsageError.exit_code
     except KeyboardInterrupt:
         return Interrupted.exit_code
+
+
+def _is_run_left_out(word: str) -> bool:
+    """`shoal train.py` and `shoal -n 2 train.py`."""
+    return word not in COMMANDS and (word.endswith(".py") or (word.startswith("-") and word not in ("-h", "--help")))
 
 
 def _complain(text: str) -> None:

@@ -56,6 +56,21 @@ def no_script(usage: str) -> str:
     return f"no script given; use `{usage}`"
 
 
+def run_left_out(word: str, command: str) -> str:
+    return f"there is no command {word!r}; to train a script, use `{command}`"
+
+
+def no_modules(module: str, command: str) -> str:
+    return f"-m {module}: `shoal run` takes a file, not a module; use `{command}`"
+
+
+def behind_the_script(option: str, script: str, better: str, meant: str) -> str:
+    return (
+        f"{option} stands behind {script}, so it would go to the script, which does not mention it; use `{better}`, or "
+        f"`{meant}` if it is meant for the script"
+    )
+
+
 def job_has_no_script(coordinator: Address, usage: str) -> str:
     return f"the job at {coordinator} names no script; use `{usage}`"
 

@@ -25,7 +25,7 @@ from shoal.checkpoint.stores.opening import FullDiskStore, store_for
 from shoal.checkpoint.stores.store import Store
 from shoal.data.order import key_of
 from shoal.disk.resuming import as_text
-from shoal.entry import texts
+from shoal.entry import lone_steps, texts
 from shoal.entry.alone import ORIGIN, AloneJob, settings_alone
 from shoal.environment import WorkerEnvironment, is_worker_itself, worker_environment
 from shoal.errors import ExchangeFailed, Interrupted, ScriptFailed, ScriptStartsProcesses, ShoalError, TermsDiffer
@@ -49,6 +49,7 @@ from shoal.training.reporting.reporter import Reporter
 from shoal.training.run import Run
 from shoal.training.saving.saving import OpenPlace, Saver
 from shoal.training.session import HandedOver, Lasting, Session
+from shoal.watch import announce
 from shoal.watch.wording import raised_at
 
 MakeStrategy = Callable[[Replica, JobConfig], Strategy]
@@ -68,6 +69,7 @@ def main(train: Callable[[Run], T], **options: Any) -> T:
     Under `shoal run` the command line beats them; what cannot be honoured is refused or told, never ignored.
     """
     spare_compiler()
+    lone_steps.cease()
     try:
         environment = worker_environment()
         if environment is None:
@@ -90,6 +92,7 @@ def _alone(train: Callable[[Run], T], options: dict[str, Any]) -> T:
     session: Session | None = None
     try:
         session = start_session(job.peers, job.config, job.store, open_place=job.open_place)
+        announce(job.config.progress, alone_words(str(session.device)))
         begin_anew(session, job.store)
         result, session = _to_its_end(train, session, partial(start_session, job.peers, job.config), job.store)
         if job.signals.first is not None:
@@ -122,6 +125,13 @@ def _alone(train: Callable[[Run], T], options: dict[str, Any]) -> T:
         if session is not None:
             session.close()
         job.end(ended)
+
+
+def alone_words(device: str) -> str:
+    """The first line of a script that was started by itself."""
+    script = getattr(sys.modules.get("__main__"), "__file__", None)
+    advice = "" if script is None else f"; `shoal run -n 4 {Path(script).name}` trains on 4"
+    return f"training in 1 process, on {device}{advice}"
 
 
 def _as_worker(

@@ -16,7 +16,7 @@ from dataclasses import replace
 from shoal.engines.engine import describe_exit
 from shoal.engines.local import LocalEngine
 from shoal.errors import AddressUnavailable, Interrupted, Refused, ShoalError, by_name
-from shoal.events import StorageFailed
+from shoal.events import Event, GenerationFormed, StorageFailed
 from shoal.launching.coordinator_line import Broke, Connected, CoordinatorLine
 from shoal.launching.plaintext import spoken_plaintext
 from shoal.launching.processes.running import Gone, LinesPrinted, Processes, wait_for
@@ -24,6 +24,7 @@ from shoal.launching.processes.specs import Job, worker_name, worker_process
 from shoal.launching.signals import Signals, caught_signals
 from shoal.membership.watcher import WatcherClient
 from shoal.values import Address
+from shoal.watch import told_if_slow
 from shoal.wire.messages import Ended, Enlisted, Happened, Welcome
 
 CONNECT_SECONDS = 30.0  # for the coordinator to answer the first time
@@ -39,7 +40,8 @@ def join_job(address: Address, token: str, job_of: Callable[[Welcome], Job]) -> 
     `job_of` turns the coordinator's description of the job into what to run here.
     """
     with contextlib.ExitStack() as stack:
-        client = WatcherClient.connect(address, token, timeout=CONNECT_SECONDS, is_launcher=False)
+        with told_if_slow(f"waiting for the coordinator at {address}"):
+            client = WatcherClient.connect(address, token, timeout=CONNECT_SECONDS, is_launcher=False)
         signals = stack.enter_context(caught_signals())
         line = CoordinatorLine(lambda: _reconnect(address, token), client)
         stack.callback(line.close)
@@ -74,6 +76,7 @@ class _Joining:
         self._ended: Ended | None = None
         self._exit_code: int | None = None  # of the worker's process
         self._limit = float("inf")  # when the worker must have ended
+        self._is_in = False  # the worker is a member of the job
 
     def run(self) -> int:
         self._line.send(lambda client: client.enlist())
@@ -108,14 +111,25 @@ class _Joining:
                 if not news.error:
                     print(f"shoal: the job has ended: {news.text}", file=sys.stderr, flush=True)
                 self._limit = time.monotonic() + (LAST_STEPS if self._worker is not None else 0.0)
-            elif isinstance(news, Happened) and isinstance(news.event, StorageFailed) and self._worker is None:
-                print(f"shoal: waiting for a number: {news.event.reason}", file=sys.stderr, flush=True)
+            elif isinstance(news, Happened):
+                self._happened(news.event)
             elif isinstance(news, Connected) and self._worker is None:
                 self._line.send(lambda client: client.enlist())
             elif isinstance(news, Broke) and self._ended is None:
                 self._line.open()
         if self._code is None and self._exit_code is not None:
             self._code = self._of_job() if self._is_late(self._exit_code) else self._exit_code
+
+    def _happened(self, event: Event) -> None:
+        if isinstance(event, StorageFailed) and self._worker is None:
+            print(f"shoal: waiting for a number: {event.reason}", file=sys.stderr, flush=True)
+        elif isinstance(event, GenerationFormed) and self._worker in event.workers and not self._is_in:
+            self._is_in = True
+            print(
+                f"shoal: worker {self._worker} is in the job with {len(event.workers)} workers",
+                file=sys.stderr,
+                flush=True,
+            )
 
     def _is_late(self, code: int) -> bool:
         """Whether the worker started after the job's end and found no coordinator or token, which is no error."""
@@ -125,7 +139,8 @@ class _Joining:
     def _start(self, worker: int) -> None:
         self._worker = worker
         self._processes.start(replace(worker_process(self._job, worker, place=0), log=None))
-        print(f"shoal: this is worker {worker} of the job at {self._job.coordinator}", file=sys.stderr, flush=True)
+        said = f"this is worker {worker} of the job at {self._job.coordinator}; it is let in at the end of a step"
+        print(f"shoal: {said}", file=sys.stderr, flush=True)
 
     def _signalled(self, number: signal.Signals) -> None:
         if self._worker is None or self._is_handing_over:

@@ -108,6 +108,7 @@ class LauncherLoop:
         if self._screen.lost_reader():
             self._decide(orders.Signalled(signal.SIGPIPE))
         self._look_at_servers()
+        self._screen.say_if_starting(self._job.config.progress, time.monotonic())
         self._decide(orders.TimePassed())
         if self._supervisor.is_ending:
             self._laboratory.cease()

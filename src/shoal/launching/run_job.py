@@ -28,6 +28,7 @@ from shoal.environment import likely_typos, parse_address, worker_environment
 from shoal.errors import printable
 from shoal.events import JobEnded
 from shoal.job_config import JobConfig
+from shoal.launching import texts
 from shoal.launching.chaos import clauses as chaos
 from shoal.launching.coordinator_line import CoordinatorLine
 from shoal.launching.launcher_loop import Equipment, LauncherLoop
@@ -43,7 +44,7 @@ from shoal.launching.processes.specs import (
     reachable,
     worker_processes,
 )
-from shoal.launching.screen import Screen
+from shoal.launching.screen import Closing, Screen, copies_warning, has_checkpoint, opening, verdict
 from shoal.launching.servers.job_servers import check_group, group_key_file, open_servers, space_name
 from shoal.launching.signals import caught_signals
 from shoal.launching.supervision.orders import FinishJob
@@ -51,7 +52,7 @@ from shoal.membership.coordinator import open_listener
 from shoal.membership.watcher import WatcherClient
 from shoal.settings.parameter_server_settings import ParameterServerSettings
 from shoal.values import Address
-from shoal.watch import open_display
+from shoal.watch import announce, open_display, told_if_slow
 from shoal.wire.token_file import new_token
 
 CONNECT_TIMEOUT = 300.0  # seconds for the coordinator's process to start; it may have to read a slow store first
@@ -84,7 +85,8 @@ def run_job(
     clauses = chaos.parse(config.chaos)
     for doubt in chaos.doubts(clauses, workers=config.workers, servers=config.of(ParameterServerSettings).server_count):
         print(f"shoal: {doubt}", file=sys.stderr)
-    check_group(config)
+    with told_if_slow("reaching the server group"):
+        check_group(config)
     worker_environment()  # report a mistake in it once here, not in every worker
     for doubt in likely_typos():
         print(f"shoal: warning: {doubt}", file=sys.stderr)
@@ -116,21 +118,34 @@ def run_job(
             space=space_name(directory.path) if config.has(ParameterServerSettings) else "",
         )
         stack.enter_context(_way_in(job, _bound(listener)))
-        finish = _start_and_see_to(job, _Means(token, listener, directory.lock, open_engine), stack)
+        announce(config.progress, opening(job))
+        finish, closing = _start_and_see_to(job, _Means(token, listener, directory.lock, open_engine), stack)
         put_in_order(job.run_dir, job.record_start, _end_of(finish), directory.settings_before)
     # The lock is free by now: a job that left no end in its record counts as crashed, not as running.
-    leave_report(job.run_dir, open_it=job.config.open)
+    with told_if_slow("writing the report"):
+        leave_report(job.run_dir, open_it=job.config.open)
+    _say_how_it_ended(finish, job, closing)
     return finish.exit_code
+
+
+def _say_how_it_ended(finish: FinishJob, job: Job, closing: Closing) -> None:
+    """The last line; before it a warning, where a job that seems to have gone well did not do what it seems."""
+    is_quiet = finish.exit_code == 0 and job.config.progress == "none"
+    if finish.exit_code == 0 and (doubt := copies_warning(job, closing)):
+        announce("plain", f"warning: {doubt}")
+    if not is_quiet:
+        announce("plain", verdict(finish, job, closing, can_resume=has_checkpoint(job)))
 
 
 def _earlier_run(config: JobConfig, stack: contextlib.ExitStack) -> FileIO | None:
     """The lock of the run that is resumed; None for a new job. Checks that checkpoints are there, or not in the way."""
-    if config.resume:
-        lock = stack.enter_context(run_directory.hold(Path(config.run_dir)))
-        checkpoint_place.require_checkpoint(config)
-        return lock
-    if config.checkpoint_to and config.run_dir:  # a name that the launcher chooses has the time in it
-        checkpoint_place.refuse_anothers(config)
+    with told_if_slow(texts.reading_checkpoints(config.checkpoint_to or config.run_dir)):
+        if config.resume:
+            lock = stack.enter_context(run_directory.hold(Path(config.run_dir)))
+            checkpoint_place.require_checkpoint(config)
+            return lock
+        if config.checkpoint_to and config.run_dir:  # a name that the launcher chooses has the time in it
+            checkpoint_place.refuse_anothers(config)
     return None
 
 
@@ -150,7 +165,7 @@ def _way_in(job: Job, bound: Address) -> Iterator[None]:
                 file.unlink()
 
 
-def _start_and_see_to(job: Job, means: _Means, stack: contextlib.ExitStack) -> FinishJob:
+def _start_and_see_to(job: Job, means: _Means, stack: contextlib.ExitStack) -> tuple[FinishJob, Closing]:
     """Start the processes and wait for the end of the job."""
     signals = stack.enter_context(caught_signals())
     private = (job.token_file,) if job.group_key_file is None else (job.token_file, job.group_key_file)
@@ -170,7 +185,7 @@ def _start_and_see_to(job: Job, means: _Means, stack: contextlib.ExitStack) -> F
     launcher = LauncherLoop(job, Equipment(processes, screen, signals, line, coordinator, servers))
     finish = launcher.run()
     screen.conclude(finish, job, launcher.last_lines(finish.lost_worker))
-    return finish
+    return finish, screen.closing
 
 
 def _end_of(finish: FinishJob) -> JobEnded | None:

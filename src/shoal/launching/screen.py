@@ -1,7 +1,8 @@
-"""What the launcher writes: workers' lines with their numbers, its own lines, and one message at the end.
+"""What the launcher writes: what starts, workers' lines with their numbers, its own lines, and how the job ended.
 
-It wraps the display of `watch` and adds what only the launcher knows: which worker printed a line, that the reader of
-standard output may leave while the job runs, and that nobody wants the traceback of a script stopped with Ctrl-C.
+The first and the last line, and errors, go to standard error; what workers print, and progress, to standard output. The
+screen wraps the display of `watch` and adds what only the launcher knows: which worker printed a line, that the reader
+of standard output may leave while the job runs, and that nobody wants the traceback of a script stopped with Ctrl-C.
 """
 
 from __future__ import annotations
@@ -10,35 +11,61 @@ import contextlib
 import os
 import re
 import sys
+import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
+from shoal.entry.lone_steps import OWN_SHARE, ran_as_copies
+from shoal.environment import copies_are_meant
 from shoal.errors import ScriptFailed
 from shoal.events import Event, StorageFailed, StorageRestored
 from shoal.launching import texts
 from shoal.launching.processes.specs import Job
+from shoal.launching.script_source import source_of
 from shoal.launching.supervision.orders import FinishJob
-from shoal.watch import Display, closing_line
-from shoal.watch.wording import raised_at
+from shoal.settings.parameter_server_settings import ParameterServerSettings
+from shoal.watch import Display, announce, closing_line
+from shoal.watch.wording import first_line, raised_at, span
 
 SHOWN_LINES = 15  # of a lost worker's output in the final message
+QUIET_START = 2.0  # seconds without a line after which it is said that the workers are starting
 TRACEBACK = "Traceback (most recent call last):"
+
+
+@dataclass(frozen=True)
+class Closing:
+    """What a job had come to when it ended."""
+
+    seconds: float  # since its first line
+    steps: int = 0
+    has_joined: bool = True  # a worker's script called shoal.main
 
 
 class Screen:
     def __init__(self, display: Display, *, workers: int) -> None:
         self._display = display
         self._prefixed = workers > 1
+        self._began = time.monotonic()
+        self._is_starting = True  # nothing was shown yet
         self._held: dict[int, list[str]] | None = None  # lines since the workers were interrupted, by worker
         self._unwritten: dict[str, None] = {}  # files of the run directory that cannot be written
         self._broken = False  # standard output is gone
         self._broken_told = False
 
-    def show(self, event: Event, time: float) -> None:
+    def show(self, event: Event, at: float) -> None:
         if isinstance(event, StorageFailed):
             self._unwritten[event.file] = None
         elif isinstance(event, StorageRestored):
             self._unwritten.pop(event.file, None)
-        self._write(lambda: self._display.show(event, time))
+        self._write(lambda: self._display.show(event, at))
+
+    def say_if_starting(self, progress: str, now: float) -> None:
+        """A word while nothing else is shown: a worker's imports alone may take seconds."""
+        if self._is_starting and (self._display.board.step or now - self._began >= QUIET_START):
+            self._is_starting = False
+            if not self._display.board.step:
+                announce(progress, texts.STARTING)
 
     def say(self, *lines: str) -> None:
         self._write(lambda: self._display.print(*lines))
@@ -47,6 +74,7 @@ class Screen:
         if self._held is not None:
             self._held.setdefault(worker, []).extend(lines)
         elif lines:
+            self._is_starting = False
             prefix = f"[worker {worker}] " if self._prefixed else ""
             self._write(lambda: self._display.print(*(prefix + line for line in lines)))
 
@@ -75,14 +103,19 @@ class Screen:
         """The summary, or the one message that says why there is none."""
         self.close()
         if not finish.error:
-            record = [] if finish.text else [f"the record is in {job.run_dir}"]  # otherwise the final message says it
+            incidents: list[str] = []
             with contextlib.suppress(OSError):
-                record[:0] = filter(None, [closing_line(job.run_dir)])
-            self._write(lambda: self._display.summarize(*record))
+                incidents += filter(None, [closing_line(job.run_dir)])
+            self._write(lambda: self._display.summarize(*incidents))
         incomplete = [f"shoal: {file} is incomplete: it could not be written to the end" for file in self._unwritten]
         with contextlib.suppress(OSError):
             for line in [*final_message(finish, job, last_lines), *incomplete]:
                 print(line, file=sys.stderr, flush=True)
+
+    @property
+    def closing(self) -> Closing:
+        board = self._display.board
+        return Closing(time.monotonic() - self._began, board.step, bool(board.joined))
 
     def _write(self, action: Callable[[], None]) -> None:
         """A pipe whose reader left, or a closed terminal, ends the output but not the launcher."""
@@ -105,16 +138,53 @@ def without_interrupt(lines: Sequence[str]) -> Sequence[str]:
     return lines
 
 
-def _how_to_go_on(job: Job) -> str:
-    """How to resume, if the run directory itself holds a checkpoint."""
-    has_one = any((job.run_dir / "checkpoints").glob("step-*/manifest.json"))
-    return f"; `shoal run --resume {job.run_dir}` goes on" if has_one else ""
+def opening(job: Job) -> str:
+    """What starts, and where its record is: the first line of a job."""
+    servers = job.config.of(ParameterServerSettings).server_count
+    if job.config.resume:
+        return texts.going_on(job.config.workers, servers, job.script, job.run_dir)
+    return texts.opening(job.config.workers, servers, job.script, job.run_dir)
+
+
+def copies_warning(job: Job, closing: Closing) -> str:
+    """A warning of copies that had nothing to do with each other; empty if it is not certain that they had not.
+
+    Scripts that load torch say it themselves (`entry.lone_steps`).
+    """
+    if job.config.workers < 2 or closing.has_joined or copies_are_meant():
+        return ""
+    source = source_of(Path(job.script))
+    if not source.is_without_torch or source.mentions(OWN_SHARE.pattern):
+        return ""
+    return ran_as_copies(job.script, job.config.workers)
+
+
+def has_checkpoint(job: Job) -> bool:
+    """Whether the run directory itself holds a checkpoint."""
+    return any((job.run_dir / "checkpoints").glob("step-*/manifest.json"))
+
+
+def verdict(finish: FinishJob, job: Job, closing: Closing, *, can_resume: bool) -> str:
+    """How the job ended, and what to do next: its last line."""
+    if not finish.error:
+        if finish.text:  # somebody stopped it
+            return texts.stopped(finish.text, job.run_dir, can_resume=can_resume)
+        return texts.finished(span(closing.seconds), closing.steps, job.run_dir)
+    where = first_line(finish.text)
+    how = texts.FAILED
+    if finish.error == ScriptFailed.__name__ and TRACEBACK in finish.text:
+        how = texts.script_raised(raised_at(finish.text), where.removeprefix("the script failed ").rstrip(":"))
+    named = re.match(r".*\bworker (\d+)", where)
+    worker = finish.lost_worker if finish.lost_worker is not None else named and named[1]
+    look_at = job.run_dir / "logs" / ("" if worker is None else f"worker-{worker}.log")
+    told = texts.FailureWords(how, span(closing.seconds), closing.steps, look_at)
+    return texts.failed(told, job.run_dir, can_resume=can_resume)
 
 
 def final_message(finish: FinishJob, job: Job, last_lines: Sequence[str]) -> list[str]:
-    """What the user reads last, on standard error. Nothing when all went well."""
+    """Why the job failed, on standard error, before the last line. Nothing when all went well."""
     if not finish.error:
-        return [f"shoal: {finish.text}; the record is in {job.run_dir}{_how_to_go_on(job)}"] if finish.text else []
+        return []
     message = [f"shoal: error: {finish.text}"]
     if finish.lost_worker is not None:
         log = job.run_dir / "logs" / f"worker-{finish.lost_worker}.log"
@@ -124,17 +194,4 @@ def final_message(finish: FinishJob, job: Job, last_lines: Sequence[str]) -> lis
             message += [f"  {line}" for line in shown]
         else:
             message += [f"worker {finish.lost_worker} had printed nothing"]
-    elif finish.error == ScriptFailed.__name__:
-        if "\n" not in finish.text:
-            message[0] += f"; what the workers printed is in {job.run_dir / 'logs'}"
-        elif TRACEBACK in finish.text:
-            message.append(
-                f"shoal: {texts.script_raised(raised_at(finish.text), _worker_in(finish.text), job.run_dir)}"
-            )
     return message
-
-
-def _worker_in(text: str) -> str:
-    """The number of the worker whose failure the coordinator describes; empty if it names none."""
-    named = re.match(r"the script failed on worker (\d+)", text)
-    return named[1] if named else ""

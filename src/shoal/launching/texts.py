@@ -7,6 +7,7 @@ Messages that end a command, lines on the screen while a job runs, and phrases t
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NamedTuple
 
 from shoal.membership.texts import AGAIN, STOP_WORDS, STOPPING_AFTER_STEP
 
@@ -18,8 +19,17 @@ __all__ = ["STOPPING_AFTER_STEP", "STOP_WORDS"]  # what others look for here too
 NO_SCRIPT = "no script given; name the Python file to run"
 
 
-def script_missing(script: str) -> str:
-    return f"the script {script} does not exist (looked in {Path.cwd()})"
+def script_missing(script: str, near: str = "") -> str:
+    """`near`: a file that was probably meant."""
+    return f"the script {script} does not exist (looked in {Path.cwd()}){near and f'; did you mean {near}?'}"
+
+
+def starter_given(word: str) -> str:
+    return f"{word} stands where the script should; leave it out: `shoal run -n N SCRIPT` starts Python itself"
+
+
+def no_python_file(script: str, what: str) -> str:
+    return f"the script {script} is {what}"
 
 
 def script_is_no_file(script: str) -> str:
@@ -31,6 +41,67 @@ def too_many_workers(workers: int, most: int) -> str:
         f"--workers is {workers}; one machine starts at most {most}: start a coordinator with `shoal coordinator` and "
         "add workers with `shoal join`"
     )
+
+
+# The first and the last line of a job
+
+FAILED = "failed"
+RECORD = "the record is in"
+STARTING = "the workers are starting; importing torch takes a few seconds"
+
+
+def opening(workers: int, servers: int, script: str, run_dir: Path) -> str:
+    """`servers`: those that the job starts itself."""
+    verb = "runs" if workers == 1 and not servers else "run"
+    return f"{_parties(workers, servers)} {verb} {script}; {RECORD} {run_dir}"
+
+
+def going_on(workers: int, servers: int, script: str, run_dir: Path) -> str:
+    verb = "goes" if workers == 1 and not servers else "go"
+    return f"{_parties(workers, servers)} {verb} on with {script}; {RECORD} {run_dir}"
+
+
+def _parties(workers: int, servers: int) -> str:
+    who = "1 worker" if workers == 1 else f"{workers:,} workers"
+    return f"{who} and {servers} parameter server{'s' * (servers > 1)}" if servers else who
+
+
+def _so_far(seconds: str, steps: int) -> str:
+    counted = "" if not steps else ", 1 step" if steps == 1 else f", {steps:,} steps"
+    return f"{seconds}{counted}"
+
+
+def finished(seconds: str, steps: int, run_dir: Path) -> str:
+    look = f"look at it: shoal report --open {run_dir}" if steps else f"what it printed is in {run_dir / 'logs'}"
+    return f"finished in {_so_far(seconds, steps)}; {look}"
+
+
+def script_raised(error: str, where: str) -> str:
+    """`where`: 'on worker 1 in step 4'."""
+    return f"{FAILED}: the script raised {error} {where}"
+
+
+class FailureWords(NamedTuple):
+    """What the last line of a failed job is made of."""
+
+    how: str
+    seconds: str  # as text
+    steps: int
+    look_at: Path
+
+
+def failed(told: FailureWords, run_dir: Path, *, can_resume: bool) -> str:
+    go_on = f"; go on from the last checkpoint: shoal run --resume {run_dir}" if can_resume else ""
+    return f"{told.how}, after {_so_far(told.seconds, told.steps)}; look at {told.look_at}{go_on}"
+
+
+def stopped(how: str, run_dir: Path, *, can_resume: bool) -> str:
+    go_on = f"; `shoal run --resume {run_dir}` goes on" if can_resume else ""
+    return f"{how}; {RECORD} {run_dir}{go_on}"
+
+
+def reading_checkpoints(place: str) -> str:
+    return f"looking for checkpoints in {place}"
 
 
 # Stopping
@@ -59,12 +130,6 @@ def coordinator_gone(how: str, times: int) -> str:
 
 def failed_after_training(worker: int, how: str) -> str:
     return f"worker {worker} {how} after the training was over"
-
-
-def script_raised(what: str, worker: str, run_dir: Path) -> str:
-    """`what`: the exception and where it was raised. `worker`: a number, or empty."""
-    where, log = (f" on worker {worker}", f"logs/worker-{worker}.log") if worker else ("", "logs")
-    return f"the script raised {what}{where}; the traceback is in {run_dir / log} too, the record is in {run_dir}"
 
 
 def place_given_up(processes: int) -> str:

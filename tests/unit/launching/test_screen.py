@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from shoal.entry.lone_steps import ran_as_copies
 from shoal.job_config import JobConfig
 from shoal.launching.processes.specs import Job
-from shoal.launching.screen import SHOWN_LINES, final_message, without_interrupt
+from shoal.launching.screen import (
+    SHOWN_LINES,
+    Closing,
+    copies_warning,
+    final_message,
+    opening,
+    verdict,
+    without_interrupt,
+)
 from shoal.launching.supervision.orders import FinishJob
 from shoal.values import Address
 
 JOB = Job(JobConfig(workers=2), "train.py", (), Path("runs/x"), Path("/tmp/token"), Address("127.0.0.1", 7000))
+RAISED = """Traceback (most recent call last):
+  File "train.py", line 3, in train
+    raise ValueError("no")
+ValueError: no
+with: a second line
+It failed in this way 3 times."""
 
 
 def test_success_needs_no_words() -> None:
@@ -33,9 +49,76 @@ def test_traceback_is_shown_as_it_is() -> None:
     assert final_message(FinishJob(1, 0.5, "ScriptFailed", text), JOB, ()) == [f"shoal: error: {text}"]
 
 
-def test_exit_code_of_a_script_points_to_the_logs() -> None:
-    [line] = final_message(FinishJob(1, 0.5, "ScriptFailed", "worker 1 exited with code 4"), JOB, ())
-    assert "runs/x/logs" in line
+@pytest.mark.parametrize(
+    ("finish", "closing", "can_resume", "line"),
+    [
+        (
+            FinishJob(0, 0.5),
+            Closing(41.2, 1200),
+            False,
+            "finished in 41 s, 1,200 steps; look at it: shoal report --open runs/x",
+        ),
+        (FinishJob(0, 0.5), Closing(2.0, 1), True, "finished in 2.0 s, 1 step; look at it: shoal report --open runs/x"),
+        (FinishJob(0, 0.5), Closing(2.0), False, "finished in 2.0 s; what it printed is in runs/x/logs"),
+        (
+            FinishJob(1, 0.5, "ScriptFailed", "worker 1 exited with code 4"),
+            Closing(2.0, 7),
+            False,
+            "failed, after 2.0 s, 7 steps; look at runs/x/logs/worker-1.log",
+        ),
+        (
+            FinishJob(1, 0.5, "ScriptFailed", f"the script failed on worker 1 in step 7:\n{RAISED}"),
+            Closing(2.0, 7),
+            True,
+            "failed: the script raised ValueError on worker 1 in step 7, after 2.0 s, 7 steps; look at "
+            "runs/x/logs/worker-1.log; go on from the last checkpoint: shoal run --resume runs/x",
+        ),
+        (
+            FinishJob(70, 0.5, "ShoalError", "the coordinator process ended"),
+            Closing(2.0),
+            False,
+            "failed, after 2.0 s; look at runs/x/logs",
+        ),
+        (
+            FinishJob(130, 0.5, text="interrupted by Ctrl-C"),
+            Closing(2.0, 7),
+            True,
+            "interrupted by Ctrl-C; the record is in runs/x; `shoal run --resume runs/x` goes on",
+        ),
+    ],
+)
+def test_the_last_line_says_how_it_ended_and_what_to_do_next(
+    finish: FinishJob, closing: Closing, can_resume: bool, line: str
+) -> None:
+    assert verdict(finish, JOB, closing, can_resume=can_resume) == line
+
+
+def test_the_first_line_says_what_starts_and_where_its_record_is() -> None:
+    assert opening(JOB) == "2 workers run train.py; the record is in runs/x"
+    one = replace(JOB, config=JobConfig(workers=1, resume="runs/x"))
+    assert opening(one) == "1 worker goes on with train.py; the record is in runs/x"
+
+
+@pytest.mark.parametrize(
+    ("text", "joined", "warns"),
+    [
+        ("import math\nprint(math.pi)\n", False, True),
+        ("import math\nprint(math.pi)\n", True, False),
+        ("import os\nprint(os.environ['RANK'])\n", False, False),  # it knows that it is one of several
+        ("import torch\n", False, False),  # torch loads our module, which says it better
+        ("from somebody import train\ntrain()\n", False, False),  # not certain
+        ("import subprocess\nsubprocess.run(['python', 'other.py'])\n", False, False),
+    ],
+)
+def test_copies_without_torch_are_warned_of_where_that_is_certain(
+    tmp_path: Path, text: str, joined: bool, warns: bool
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(text)
+    job = replace(JOB, script=str(script))
+    said = copies_warning(job, Closing(1.0, has_joined=joined))
+    assert said == (ran_as_copies(str(script), 2) if warns else "")
+    assert copies_warning(replace(job, config=JobConfig(workers=1)), Closing(1.0, has_joined=False)) == ""
 
 
 @pytest.mark.parametrize(

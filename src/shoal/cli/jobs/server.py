@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import resource
 import signal
+import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -60,6 +61,8 @@ def main(arguments: Sequence[str]) -> int:
     token = read_token(Path(file))
     raise_descriptor_limit()
     crash_at = _crash(parsed.crash_at) if parsed.crash_at else _no_crash
+    if sys.stderr.isatty():  # by hand; the launcher has words of its own
+        print(f"shoal: server {parsed.number} serves the group at {keeper}, until Ctrl-C", file=sys.stderr, flush=True)
     import torch
 
     from shoal.parameters.server.server import ServerConfig, ServerLoop

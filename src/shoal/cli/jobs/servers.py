@@ -15,6 +15,7 @@ from shoal.disk.job_token import read_group_token
 from shoal.environment import parse_address
 from shoal.errors import UsageError
 from shoal.parameters.keeper.keeper_client import KeeperClient
+from shoal.watch import told_if_slow
 from shoal.watch.wording import amount, span
 from shoal.wire.keeper_messages import GroupStatus, ServerFigures
 
@@ -65,7 +66,10 @@ def _ask(name: str, arguments: Sequence[str]) -> int:
     token = read_group_token(Path(parsed.token_file), named="--token-file")
     if name == "add" and parsed.number < 1:
         raise UsageError(texts.too_few_to_add(parsed.number))
-    with KeeperClient(address, token, ANSWER_SECONDS) as client:
+    with (
+        told_if_slow(f"waiting for the server group at {address}"),
+        KeeperClient(address, token, ANSWER_SECONDS) as client,
+    ):
         if name == "status":
             print("\n".join(describe(client.status())))
         elif name == "stop":

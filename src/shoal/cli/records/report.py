@@ -9,7 +9,7 @@ from pathlib import Path
 from shoal.cli.options import Parser
 from shoal.disk.find_run import find_run
 from shoal.disk.last_report import FILE_NAME, default_settings
-from shoal.watch import write_report
+from shoal.watch import told_if_slow, write_report
 
 DESCRIPTION = """\
 Writes one self-contained HTML page: curves, speed, what went wrong and what it cost, time per worker, timeline,
@@ -31,7 +31,8 @@ def main(arguments: Sequence[str]) -> int:
     parsed = parser().parse_all(arguments)
     runs = [find_run(text) for text in parsed.runs]
     default = Path(FILE_NAME) if len(runs) > 1 else runs[0] / FILE_NAME
-    written = write_report(runs, Path(parsed.to) if parsed.to else default, defaults=default_settings())
+    with told_if_slow("reading the record and writing the page"):
+        written = write_report(runs, Path(parsed.to) if parsed.to else default, defaults=default_settings())
     print(written)
     if parsed.open:
         webbrowser.open(written.resolve().as_uri())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import os
+import re
 import socket
 import sys
 from dataclasses import dataclass
@@ -25,6 +27,9 @@ from shoal.settings.setting_checks import MOST_LOCAL
 from shoal.values import Address
 
 COORDINATOR = "coordinator"
+# Programs that start scripts elsewhere; `shoal run` starts Python itself.
+STARTERS = r"python[0-9.]*|torchrun|accelerate|deepspeed|mpirun|horovodrun"
+NO_SCRIPTS = {".ipynb": "a notebook; call shoal.launch in it", ".sh": "a shell script; name the Python file it starts"}
 RECORD_SECONDS = 2.0  # that the coordinator may outlive a killed launcher, to write the end of the record
 
 
@@ -55,10 +60,23 @@ def check_script(script: str) -> None:
     if not script:
         raise UsageError(texts.NO_SCRIPT)
     path = Path(script)
+    if re.fullmatch(STARTERS, path.name):
+        raise UsageError(texts.starter_given(script))
     if not path.exists():
-        raise UsageError(texts.script_missing(script))
+        raise UsageError(texts.script_missing(script, _nearest_script(path)))
     if not path.is_file():
         raise UsageError(texts.script_is_no_file(script))
+    if path.suffix in NO_SCRIPTS:
+        raise UsageError(texts.no_python_file(script, NO_SCRIPTS[path.suffix]))
+
+
+def _nearest_script(path: Path) -> str:
+    """A Python file that was probably meant; empty where there is none."""
+    likely = [path.with_name(f"{path.name}.py"), path.parent.joinpath(*path.name.split(".")).with_suffix(".py")]
+    there = [str(file) for file in likely if file.is_file()]
+    names = {file.name: file for file in path.parent.glob("*.py")} if path.parent.is_dir() else {}
+    close = difflib.get_close_matches(path.name, names, n=1, cutoff=0.6)
+    return next(iter(there + [str(names[name]) for name in close]), "")
 
 
 def worker_name(worker: int) -> str:

@@ -6,6 +6,7 @@ progress. Events may come in any order, and a display never raises because of on
 
 from __future__ import annotations
 
+import contextlib
 import math
 import sys
 from abc import ABC, abstractmethod
@@ -108,6 +109,14 @@ class Plain(Display):
 def write_lines(lines: Sequence[str]) -> None:
     sys.stdout.write("".join(f"{line}\n" for line in lines))
     sys.stdout.flush()
+
+
+def announce(progress: str, line: str) -> None:
+    """The first and the last line of a job, on standard error: standard output is the script's, and progress."""
+    if progress != "none":
+        with contextlib.suppress(OSError):  # nobody reads it any more
+            sys.stderr.write(f"shoal: {line}\n")
+            sys.stderr.flush()
 
 
 def open_display(progress: str, workers: int) -> Display:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import threading
@@ -88,7 +87,7 @@ def cells(tmp_path: Path) -> Iterator[Cells]:
     }  # fmt: skip
     kernel.connection_file = str(tmp_path / "connection.json")
     kernel.start_kernel(cwd=str(tmp_path), env=variables)
-    client = kernel.blocking_client()
+    client = kernel.client()
     try:
         client.start_channels()
         client.wait_for_ready(timeout=CELL_PATIENCE)
@@ -96,9 +95,6 @@ def cells(tmp_path: Path) -> Iterator[Cells]:
     finally:
         client.stop_channels()
         kernel.shutdown_kernel(now=True)
-        kernel.cleanup_resources()
-        with contextlib.suppress(AttributeError):
-            kernel.context.destroy(linger=0)
     assert leftovers(tmp_path) == []
 
 

@@ -95,8 +95,9 @@ def not_private(file: str) -> str:
 
 def main() -> None:
     call = parsed(sys.argv[1:])
-    # The first entry is the folder of this file, whose modules are nobody's to import by their bare names.
-    sys.path[:1] = [folder for folder in call.folders if folder not in sys.path[1:]]
+    # Python has put the folder of this file first, whose modules are nobody's to import by their bare names.
+    usual = [entry for entry in sys.path if entry != str(Path(SCRIPT).parent)]
+    sys.path[:] = [*(folder for folder in call.folders if folder not in usual), *usual]
     sys.argv = [call.source or SCRIPT]
     try:
         train = found(call)

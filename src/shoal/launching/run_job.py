@@ -24,8 +24,9 @@ from shoal.disk.last_report import leave_report
 from shoal.disk.resuming import strangers_hand
 from shoal.engines.engine import Engine
 from shoal.engines.local import LocalEngine
+from shoal.entry.function_script import recorded_call, title_of
 from shoal.environment import likely_typos, parse_address, worker_environment
-from shoal.errors import printable
+from shoal.errors import UsageError, printable
 from shoal.events import JobEnded
 from shoal.job_config import JobConfig
 from shoal.launching import texts
@@ -59,6 +60,16 @@ CONNECT_TIMEOUT = 300.0  # seconds for the coordinator's process to start; it ma
 
 
 @dataclass(frozen=True)
+class EndedJob:
+    run_dir: Path
+    finish: FinishJob
+
+    @property
+    def exit_code(self) -> int:
+        return self.finish.exit_code
+
+
+@dataclass(frozen=True)
 class _Means:
     """What a job's processes are started with."""
 
@@ -66,6 +77,7 @@ class _Means:
     listener: socket.socket
     lock: FileIO
     open_engine: Callable[[], Engine] | None
+    private_files: tuple[Path, ...]
 
 
 def run_job(
@@ -74,13 +86,16 @@ def run_job(
     arguments: tuple[str, ...],
     *,
     open_engine: Callable[[], Engine] | None = None,
-) -> int:
-    """Run the job and return its exit code. Mistakes that can be seen before anything starts raise `ShoalError`.
+    private_files: tuple[Path, ...] = (),
+) -> EndedJob:
+    """Run the job to its end. Mistakes that can be seen before anything starts raise `ShoalError`.
 
     `open_engine` makes the engine that starts the workers, possibly on other machines; None: on this one. The
-    coordinator always runs on this machine.
+    coordinator always runs on this machine. `private_files` are removed, each with its folder, if this process is
+    killed.
     """
     check_script(script)
+    _check_function(config, script, arguments)
     check_size(config)
     clauses = chaos.parse(config.chaos)
     for doubt in chaos.doubts(clauses, workers=config.workers, servers=config.of(ParameterServerSettings).server_count):
@@ -101,7 +116,7 @@ def run_job(
         config = msgspec.structs.replace(config, address=str(_bound(listener)))  # the real port, for config.toml
         private = stack.enter_context(token_file(token))
         if held is None:
-            directory = run_directory.create(config, script)
+            directory = run_directory.create(config, title_of(script, arguments))
             stack.enter_context(directory.lock)
         else:
             directory = run_directory.reopen(config, held)
@@ -119,13 +134,14 @@ def run_job(
         )
         stack.enter_context(_way_in(job, _bound(listener)))
         announce(config.progress, opening(job))
-        finish, closing = _start_and_see_to(job, _Means(token, listener, directory.lock, open_engine), stack)
+        means = _Means(token, listener, directory.lock, open_engine, private_files)
+        finish, closing = _start_and_see_to(job, means, stack)
         put_in_order(job.run_dir, job.record_start, _end_of(finish), directory.settings_before)
     # The lock is free by now: a job that left no end in its record counts as crashed, not as running.
     with told_if_slow("writing the report"):
         leave_report(job.run_dir, open_it=job.config.open)
     _say_how_it_ended(finish, job, closing)
-    return finish.exit_code
+    return EndedJob(job.run_dir, finish)
 
 
 def _say_how_it_ended(finish: FinishJob, job: Job, closing: Closing) -> None:
@@ -135,6 +151,13 @@ def _say_how_it_ended(finish: FinishJob, job: Job, closing: Closing) -> None:
         announce("plain", f"warning: {doubt}")
     if not is_quiet:
         announce("plain", verdict(finish, job, closing, can_resume=has_checkpoint(job)))
+
+
+def _check_function(config: JobConfig, script: str, arguments: tuple[str, ...]) -> None:
+    """A function that travelled in a file is gone with the job that it was given to."""
+    call = recorded_call(script, arguments)
+    if call is not None and call.pickle and not Path(call.pickle).exists():
+        raise UsageError(texts.function_not_kept(call.name, Path(config.run_dir)))
 
 
 def _earlier_run(config: JobConfig, stack: contextlib.ExitStack) -> FileIO | None:
@@ -168,8 +191,8 @@ def _way_in(job: Job, bound: Address) -> Iterator[None]:
 def _start_and_see_to(job: Job, means: _Means, stack: contextlib.ExitStack) -> tuple[FinishJob, Closing]:
     """Start the processes and wait for the end of the job."""
     signals = stack.enter_context(caught_signals())
-    private = (job.token_file,) if job.group_key_file is None else (job.token_file, job.group_key_file)
-    home = stack.enter_context(contextlib.closing(LocalEngine(private)))
+    keys = (job.token_file,) if job.group_key_file is None else (job.token_file, job.group_key_file)
+    home = stack.enter_context(contextlib.closing(LocalEngine((*keys, *means.private_files))))
     elsewhere = None if means.open_engine is None else stack.enter_context(contextlib.closing(means.open_engine()))
     processes = Processes(home, elsewhere)
     servers, keeper = open_servers(job, processes, means.token, stack)

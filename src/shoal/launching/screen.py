@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from shoal.entry.function_script import title_of
 from shoal.entry.lone_steps import OWN_SHARE, ran_as_copies
 from shoal.environment import copies_are_meant
 from shoal.errors import ScriptFailed
@@ -141,9 +142,10 @@ def without_interrupt(lines: Sequence[str]) -> Sequence[str]:
 def opening(job: Job) -> str:
     """What starts, and where its record is: the first line of a job."""
     servers = job.config.of(ParameterServerSettings).server_count
+    title = title_of(job.script, job.arguments)
     if job.config.resume:
-        return texts.going_on(job.config.workers, servers, job.script, job.run_dir)
-    return texts.opening(job.config.workers, servers, job.script, job.run_dir)
+        return texts.going_on(job.config.workers, servers, title, job.run_dir)
+    return texts.opening(job.config.workers, servers, title, job.run_dir)
 
 
 def copies_warning(job: Job, closing: Closing) -> str:

@@ -36,6 +36,7 @@ from shoal.events.process_events import (
     ServersMeasured,
     Waiting,
     WorkerDied,
+    WorkerEquipped,
     WorkerExpelled,
     WorkerFailed,
     WorkerJoined,
@@ -102,6 +103,7 @@ __all__ = [
     "Waiting",
     "WentBack",
     "WorkerDied",
+    "WorkerEquipped",
     "WorkerExpelled",
     "WorkerFailed",
     "WorkerJoined",
@@ -111,7 +113,8 @@ __all__ = [
 ]
 
 AnyEvent = (
-    JobStarted | WorkerJoined | GenerationFormed | ScheduleChosen | LoopStarted | LoopEnded | StepsApplied | StepVoided
+    JobStarted | WorkerJoined | WorkerEquipped | GenerationFormed | ScheduleChosen | LoopStarted | LoopEnded
+    | StepsApplied | StepVoided
     | BatchChosen | ProgressResumed | ReplicaDiffered | UndoKept | StateCopied | WentBack | EpochEnded | Evaluated
     | StopRequested | StopAgreed
     | CheckpointStarted | CheckpointDeferred | CheckpointPublished | CheckpointLost | CheckpointRefused | Resumed

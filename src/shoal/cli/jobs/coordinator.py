@@ -26,8 +26,7 @@ from shoal.launching.plaintext import spoken_plaintext
 from shoal.membership.coordinator import CoordinatorSettings, open_listener, refuse_without_token, serve
 from shoal.membership.record.decision_file import FILE_NAME as DECISIONS
 from shoal.membership.record.event_writer import job_start
-from shoal.settings.all_reduce_settings import AllReduceSettings
-from shoal.settings.codec_settings import CodecSettings
+from shoal.membership.record.first_event import first_event
 from shoal.settings.parameter_server_settings import ParameterServerSettings
 from shoal.transport.connection.strangers import raise_descriptor_limit
 from shoal.values import Address
@@ -138,15 +137,7 @@ def _started(config: JobConfig, script: str, arguments: Sequence[str]) -> JobSta
         raise UsageError(texts.record_unreadable(error.filename, error.strerror)) from None
     if known is not None:
         return known
-    return JobStarted(
-        script=as_text(script),
-        arguments=tuple(map(as_text, arguments)),
-        workers=config.workers,
-        strategy=config.strategy,
-        schedule=config.of(AllReduceSettings).schedule,
-        codec=config.of(CodecSettings).codec,
-        seed=config.seed,
-    )
+    return first_event(config, script, arguments)
 
 
 def _held(run_dir: Path | None, inherited: int | None) -> contextlib.AbstractContextManager[object]:
@@ -161,11 +152,6 @@ def _held(run_dir: Path | None, inherited: int | None) -> contextlib.AbstractCon
     with contextlib.suppress(FileExistsError):
         run_dir.mkdir(parents=True)
     return run_directory.hold(run_dir)
-
-
-def as_text(argument: str) -> str:
-    """Command lines may hold bytes that are no text; the record is text."""
-    return argument.encode("utf-8", "backslashreplace").decode()
 
 
 def _inherited(descriptor: int, token: str) -> socket.socket:

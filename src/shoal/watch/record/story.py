@@ -15,8 +15,10 @@ from shoal import events
 from shoal.watch.board import Board, WorkerState, mean_rate
 from shoal.watch.record.goodput import Course, course_of
 from shoal.watch.record.incidents import Incidents
+from shoal.watch.record.machine_use import Machines, UseOverTime
 from shoal.watch.record.series import Series
 from shoal.watch.record.timeline import Timeline
+from shoal.watch.record.tracks import EpochTrack
 
 MOST_CHECKPOINTS = 500  # rows; the newest are kept
 MOST_SCORES = 100  # names of held-out scores
@@ -61,6 +63,9 @@ class Story:
         self.step = 0  # applied steps, as far as reported
         self.rewound = 0.0  # time of the last resume
         self.scores: dict[str, Series] = {}  # held-out, by name
+        self.epochs = EpochTrack()
+        self.use = UseOverTime()
+        self.machines = Machines()
         self.checkpoints: dict[str, Checkpoint] = {}  # in order of their last news
         self.published = 0
         self.lost = 0
@@ -131,10 +136,20 @@ class Story:
         match event:
             case events.StepsApplied() | events.ProgressResumed():
                 self.step = self.board.step
+                if isinstance(event, events.StepsApplied):
+                    self.use.add(event, time)
             case events.GenerationFormed():
                 self.sizes.append((time, len(event.workers)))
+                self.use.regroup(event.workers)
             case events.WorkerJoined():
                 self.hosts[event.worker] = event.host
+            case events.WorkerEquipped():
+                self.hosts[event.worker] = event.host
+                self.machines.add(event)
+            case events.LoopStarted():
+                self.epochs.begin_loop(event.steps_per_epoch)
+            case events.EpochEnded():
+                self.epochs.end_epoch(event.step)
             case events.Evaluated():
                 for name, value in event.scores.items():
                     if name in self.scores or len(self.scores) < MOST_SCORES:
@@ -142,8 +157,8 @@ class Story:
             case events.Resumed():
                 self.step, self.rewound = event.step, time
                 self.resumes.append(event)
-                for series in self.scores.values():
-                    series.rewind(event.step + 1)
+                for each in (*self.scores.values(), self.epochs, self.use):
+                    each.rewind(event.step + 1)
             case events.WorkerFailed() | events.WorkerDied():
                 self.failed = self.failed or event
             case events.JobEnded():

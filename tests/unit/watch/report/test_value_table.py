@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from shoal.watch.record.series import Extreme, Series
-from shoal.watch.report.charts import axes_of, chart_data
+from shoal.watch.report.charts import chart_data
 from shoal.watch.report.page import read_runs
 from shoal.watch.report.setting_section import CHANGED, DIFFERS, told_apart, worker_numbers
 from shoal.watch.report.value_table import best_of, best_result, best_words
@@ -100,4 +100,3 @@ def test_an_axis_that_one_run_does_not_know_is_not_offered(tmp_path: Path) -> No
     job.step(1, {"loss": 1.0})
     data = chart_data(read_runs([job.write(), eventful(tmp_path / "one")]))
     assert data.axes == ["samples", "step", "time"]
-    assert axes_of([]) == ["step", "samples", "epoch", "time"]

@@ -60,10 +60,10 @@ def test_page_is_written_again_until_the_job_ends(tmp_path: Path) -> None:
         with following(tmp_path) as live:
             assert is_live(tmp_path)
             with (job.run_dir / "metrics.jsonl").open("ab") as file:
-                job.step(2, {"late": 1.0})
+                job.step(2, {"zebra": 1.0})
                 file.write(job.metrics[-1] + b"\n")
             limit = time.monotonic() + PATIENCE
-            while "late" not in page(tmp_path).partition("<script")[0]:
+            while "zebra" not in page(tmp_path).partition("<script")[0]:
                 assert time.monotonic() < limit, "the page was not written again"
                 time.sleep(0.1)
             assert is_live(tmp_path)

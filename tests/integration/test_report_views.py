@@ -1,4 +1,4 @@
-"""The report in a real browser: axes, zoom, files of numbers, screens of every size, and a page that follows its job."""
+"""The report in a real browser: axes, zoom, files of numbers, screens of all sizes, a page that follows its job."""
 
 from __future__ import annotations
 
@@ -24,24 +24,27 @@ from support.report_pages import LAPTOP, PHONE, Opener, page_opener, readout, re
 EXAMPLES = Path(__file__).parents[2] / "examples"
 # Boxes of labels that stand side by side must not lie over each other. A label's own parts are not compared.
 LABELS = (
-    ".plot text", "figcaption > :not(:empty)", ".readout > span", ".figures > div", ".tools label", "nav > *", "h1", "h2",
-    ".kinds > span", ".bars > *", ".files dt", ".files dd", "th", "td", ".sideways", ".note", ".hint",
+    ".plot text", "figcaption > :not(:empty)", ".readout > span", ".figures > div", ".tools label", "nav > *", "h1",
+    "h2", ".kinds > span", ".bars > *", ".files dt", ".files dd", "th", "td", ".sideways", ".note", ".hint",
 )  # fmt: skip
 OVERLAPS = """(labels) => {
   const boxes = [];
   for (const element of document.querySelectorAll(labels)) {
-    const box = element.getBoundingClientRect();
-    const clip = element.closest('.scroll, .events')?.getBoundingClientRect();
-    if (box.width < 1 || box.height < 1 || (clip && (box.left > clip.right || box.top > clip.bottom))) continue;
-    boxes.push([element, box]);
+    let { left, right, top, bottom } = element.getBoundingClientRect();
+    for (let frame = element.closest('.scroll'); frame; frame = null) {
+      const edge = frame.getBoundingClientRect(); // what is scrolled out of sight lies over nothing
+      [left, right] = [Math.max(left, edge.left), Math.min(right, edge.right)];
+      [top, bottom] = [Math.max(top, edge.top), Math.min(bottom, edge.bottom)];
+    }
+    if (right - left > 1 && bottom - top > 1) boxes.push({ element, left, right, top, bottom });
   }
   const found = [];
-  boxes.forEach(([a, first], place) => {
-    for (const [b, second] of boxes.slice(place + 1)) {
-      if (a.contains(b) || b.contains(a)) continue;
-      const across = Math.min(first.right, second.right) - Math.max(first.left, second.left);
-      const down = Math.min(first.bottom, second.bottom) - Math.max(first.top, second.top);
-      if (across > 1.5 && down > 2.5) found.push(`${a.textContent.trim()} | ${b.textContent.trim()}`);
+  boxes.forEach((a, place) => {
+    for (const b of boxes.slice(place + 1)) {
+      if (a.element.contains(b.element) || b.element.contains(a.element)) continue;
+      const across = Math.min(a.right, b.right) - Math.max(a.left, b.left);
+      const down = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
+      if (across > 1.5 && down > 2.5) found.push(`${a.element.textContent.trim()} | ${b.element.textContent.trim()}`);
     }
   });
   return found;
@@ -72,7 +75,9 @@ def open_page(browser: Browser, folder: Path) -> Iterator[Opener]:
 
 
 def labels_below(page: Page, chart: str = "value-0") -> list[str]:
-    return page.locator(f"#{chart} .plot text[text-anchor=middle], #{chart} .plot text[text-anchor=start]").all_inner_texts()
+    return page.locator(
+        f"#{chart} .plot text[text-anchor=middle], #{chart} .plot text[text-anchor=start]"
+    ).all_inner_texts()
 
 
 def drag(page: Page, start: float, end: float, chart: str = "value-0") -> None:
@@ -207,12 +212,18 @@ def test_a_live_page_keeps_what_was_chosen_when_it_loads_itself(tmp_path: Path, 
 @pytest.mark.long
 def test_a_live_page_follows_a_real_job_until_it_ends(tmp_path: Path, open_page: Opener) -> None:
     script = ("--run-dir", "job", str(EXAMPLES / "digits.py"), "--epochs", "25")
-    job = subprocess.Popen((*SHOAL, "run", "-n", "2", "--progress", "plain", *script), cwd=tmp_path, stdout=-3, stderr=-3)
+    job = subprocess.Popen(
+        (*SHOAL, "run", "-n", "2", "--progress", "plain", *script), cwd=tmp_path, stdout=-3, stderr=-3
+    )
     live = None
     try:
         _await(lambda: (tmp_path / "job" / "metrics.jsonl").is_file() and _steps(tmp_path) > 20)
         live = subprocess.Popen(
-            (*SHOAL, "report", "job", "--live"), cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            (*SHOAL, "report", "job", "--live"),
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
         )
         assert live.stdout is not None
         assert live.stdout.readline() == "job/report.html\n"

@@ -1,6 +1,6 @@
 """What this process runs on, told once, and what it uses of that, measured every few seconds at most.
 
-A measurement takes some tens of microseconds. Nothing of the environment's variables is recorded: they may hold secrets.
+A measurement takes some tens of microseconds. No variable of the environment is recorded: it may hold a secret.
 """
 
 from __future__ import annotations

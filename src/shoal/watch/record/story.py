@@ -83,6 +83,7 @@ class Story:
         self.timeline.add(event, time)
         self.incidents.add(event, time)
         self._take(event, time)
+        self._take_measures(event, time)
 
     def elapsed(self, time: float) -> float:
         """Seconds that the job had run by `time`, without pauses between its goes."""
@@ -136,20 +137,10 @@ class Story:
         match event:
             case events.StepsApplied() | events.ProgressResumed():
                 self.step = self.board.step
-                if isinstance(event, events.StepsApplied):
-                    self.use.add(event, time)
             case events.GenerationFormed():
                 self.sizes.append((time, len(event.workers)))
-                self.use.regroup(event.workers)
             case events.WorkerJoined():
                 self.hosts[event.worker] = event.host
-            case events.WorkerEquipped():
-                self.hosts[event.worker] = event.host
-                self.machines.add(event)
-            case events.LoopStarted():
-                self.epochs.begin_loop(event.steps_per_epoch)
-            case events.EpochEnded():
-                self.epochs.end_epoch(event.step)
             case events.Evaluated():
                 for name, value in event.scores.items():
                     if name in self.scores or len(self.scores) < MOST_SCORES:
@@ -157,14 +148,34 @@ class Story:
             case events.Resumed():
                 self.step, self.rewound = event.step, time
                 self.resumes.append(event)
-                for each in (*self.scores.values(), self.epochs, self.use):
-                    each.rewind(event.step + 1)
+                for series in self.scores.values():
+                    series.rewind(event.step + 1)
             case events.WorkerFailed() | events.WorkerDied():
                 self.failed = self.failed or event
             case events.JobEnded():
                 self.ended = event
             case _:
                 self._take_checkpoint(event, time)
+
+    def _take_measures(self, event: events.Event, time: float) -> None:
+        """Epochs done, and what workers run on and use."""
+        match event:
+            case events.StepsApplied():
+                self.use.add(event, time)
+            case events.GenerationFormed():
+                self.use.regroup(event.workers)
+            case events.WorkerEquipped():
+                self.hosts[event.worker] = event.host
+                self.machines.add(event)
+            case events.LoopStarted():
+                self.epochs.begin_loop(event.steps_per_epoch)
+            case events.EpochEnded():
+                self.epochs.end_epoch(event.step)
+            case events.Resumed():
+                self.epochs.rewind(event.step + 1)
+                self.use.rewind(event.step + 1)
+            case _:
+                pass
 
     def _take_checkpoint(self, event: events.Event, time: float) -> None:
         match event:

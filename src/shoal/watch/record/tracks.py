@@ -18,6 +18,7 @@ class Track:
 
     def __init__(self, most: int = MOST_ANCHORS) -> None:
         self._most = most
+        self._gap = 1  # least number of steps between two anchors, but for the last one
         self._anchors: list[Anchor] = [(0, 0.0)]
 
     @property
@@ -33,12 +34,22 @@ class Track:
             self.rewind(step)
         if step <= 0:
             return
-        if len(self._anchors) > 1 and _is_straight(self._anchors[-2], self._anchors[-1], (step, value)):
-            self._anchors[-1] = (step, value)
-            return
+        if len(self._anchors) > 1:
+            before, last = self._anchors[-2:]
+            if last[0] - before[0] < self._gap or _is_straight(before, last, (step, value)):
+                self._anchors.pop()
         self._anchors.append((step, value))
         if len(self._anchors) > self._most:
-            del self._anchors[1:-1:2]
+            self._widen(2 * step // self._most)
+
+    def _widen(self, gap: int) -> None:
+        self._gap = max(gap, 2 * self._gap)
+        first, *between, last = self._anchors
+        self._anchors = [first]
+        for anchor in between:
+            if anchor[0] - self._anchors[-1][0] >= self._gap:
+                self._anchors.append(anchor)
+        self._anchors.append(last)
 
     def rewind(self, step: int) -> None:
         """Forget everything from this step on."""

@@ -147,9 +147,7 @@ def _use_charts(runs: Sequence[Reported]) -> list[Chart]:
         of = "" if lines else ", all workers"
         lines = lines or [_line(place, run, _all_workers(run, chart_id), MOST_USE) for place, run in enumerate(runs)]
         if any(line.step for line in lines):
-            found.append(
-                Chart(id=chart_id, title=title + of, unit=unit, from_zero=True, lines=lines, section="use")
-            )
+            found.append(Chart(id=chart_id, title=title + of, unit=unit, from_zero=True, lines=lines, section="use"))
     return found
 
 

@@ -90,9 +90,7 @@ def _read_run(label: str, run_dir: Path) -> Reported:
     return Reported(label, record, curves, goodput.cost())
 
 
-def report_page(
-    runs: Sequence[Reported], defaults: Mapping[str, object], *, refresh: float | None = None
-) -> Markup:
+def report_page(runs: Sequence[Reported], defaults: Mapping[str, object], *, refresh: float | None = None) -> Markup:
     style, script = _asset("report.css"), _asset(*SCRIPTS)
     title = runs[0].label if len(runs) == 1 else f"{len(runs)} runs"
     policy = f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; img-src data:; base-uri 'none'"
@@ -123,9 +121,8 @@ def report_page(
 
 def _top(runs: Sequence[Reported], title: str, data: ChartData) -> Markup:
     theme = tag("button", "Theme: system", type="button", id="theme")
-    left_out = set() if _have_servers(runs) else {"servers"}
-    left_out |= set() if _charts(data, "use") else {"use"}
-    shown = [(name, text) for name, text in CONTENTS if name not in left_out]
+    is_there = {"servers": _have_servers(runs), "use": any(chart.section == "use" for chart in data.charts)}
+    shown = [(name, text) for name, text in CONTENTS if is_there.get(name, True)]
     links = tag("nav", *(tag("a", text, href=f"#{name}") for name, text in shown), theme, aria_label="Contents")
     if len(runs) > 1:
         return tag("header", links, tag("h1", title), sections.compared(runs))

@@ -1,7 +1,7 @@
 """The parts of a report as HTML: headline, charts' frames, timeline, checkpoints. Pure.
 
-Text of a job goes through `markup.tag`, which escapes it. Not here: last and best values (`value_table`), settings and
-machines (`setting_section`), time shares (`worker_section`), the numbers of charts (`charts`), the page around (`page`).
+Text of a job goes through `markup.tag`, which escapes it. Not here: last and best values (`value_table`), machines and
+settings (`setting_section`), time shares (`worker_section`), numbers of charts (`charts`), the page around (`page`).
 """
 
 from __future__ import annotations

@@ -14,12 +14,15 @@ from shoal.watch.report.charts import Reported, chart_names
 from shoal.watch.report.markup import Markup, table, tag
 from shoal.watch.wording import number
 
-LESS_IS_BETTER = frozenset(
-    "loss error err perplexity ppl mae mse rmse nll bpb bpc wer cer fid kl cost distance divergence regret".split()
-)
-MORE_IS_BETTER = frozenset(
-    "accuracy acc f1 auc auroc precision recall bleu rouge reward return score iou miou map psnr ssim r2 top1 top5".split()
-)
+# Words in names, in lower case.
+LESS_IS_BETTER = {
+    *("loss", "error", "err", "perplexity", "ppl", "mae", "mse", "rmse", "nll", "bpb", "bpc", "wer", "cer", "fid"),
+    *("kl", "cost", "distance", "divergence", "regret"),
+}
+MORE_IS_BETTER = {
+    *("accuracy", "acc", "f1", "auc", "auroc", "precision", "recall", "bleu", "rouge", "reward", "return", "score"),
+    *("iou", "miou", "map", "psnr", "ssim", "r2", "top1", "top5"),
+}
 
 
 def best_of(name: str, series: Series) -> Extreme | None:

@@ -46,7 +46,7 @@ def test_anchors_are_bounded_and_the_line_stays_close() -> None:
         track.add(step, float(step * step))
     assert len(track.anchors()) <= 20
     assert track.anchors()[-1] == (1000, 1_000_000.0)
-    assert all(abs(track.at(step) - step * step) < 60_000 for step in range(1, 1001))
+    assert all(abs(track.at(step) - step * step) < 20_000 for step in range(1, 1001))
 
 
 def test_epochs_are_counted_on_over_loops_and_within_the_one_that_goes_on() -> None:

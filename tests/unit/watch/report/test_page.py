@@ -160,8 +160,8 @@ def test_script_versions_and_machines_are_told(tmp_path: Path) -> None:
     for words in (
         "script examples/digits.py arguments --lr 0.1 commit 8d6f00b1c2d3 , with changes that are not committed",
         "Python 3.11.2 torch 2.13.0+cpu Shoal 0.7.0 system Linux 6.12.0",
-        "hut 0, 1 AMD EPYC 9334 32-Core Processor 2 33.5 GB none",
-        "barn 2 AMD EPYC 9334 32-Core Processor 16 33.5 GB NVIDIA H200",
+        "hut 0, 1 AMD EPYC 9334 32-Core Processor 2 34 GB none",
+        "barn 2 AMD EPYC 9334 32-Core Processor 16 34 GB NVIDIA H200",
     ):
         assert words in page.text
 
@@ -192,9 +192,9 @@ def test_best_values_stand_beside_the_last_ones(tmp_path: Path) -> None:
     for step, value in ((1, 3.0), (2, 1.0), (3, 2.0)):
         job.step(step, {"loss": value, "norm": 10.0 * step})
     page = page_of(job.write(), target=tmp_path / "r.html")
-    assert "loss 2 training, best 1 at step 2" in page.text
-    assert "loss training 2 1 2 1 2 3 1" in page.text
-    assert "norm training 30 10 1 30 3" in page.text, "what is best is not known, so that only the ends are told"
+    assert "loss 2.0000 training, best 1.0000 at step 2" in page.text
+    assert "loss training 2.0000 1.0000 2 1.0000 2 3.0000 1" in page.text
+    assert "norm training 30.0000 10.0000 1 30.0000 3" in page.text, "what is best is not known, so that only the ends are told"
 
 
 def test_a_live_page_loads_itself_again_also_without_a_script(tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ def test_a_live_page_loads_itself_again_also_without_a_script(tmp_path: Path) ->
     assert '<noscript><meta http-equiv="refresh" content="5"></noscript>' in text
     assert '<html lang="en" data-live="5">' in text
     text = write_report([run_dir], tmp_path / "r.html").read_text(encoding="utf-8")
-    assert "http-equiv=\"refresh\"" not in text
+    assert 'http-equiv="refresh"' not in text
     assert "data-live" not in text.partition("<script")[0]
 
 

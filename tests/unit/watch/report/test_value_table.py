@@ -42,7 +42,7 @@ def test_best_value_is_told_with_its_step_even_in_a_long_job() -> None:
     for step in range(1, 50_001):
         made.add(step, float(step), abs(step - 31_337) / 1000)
     assert made.width > 1
-    assert best_words("loss", made) == ", best 0 at step 31,337"
+    assert best_words("loss", made) == ", best 0.0000 at step 31,337"
     assert best_words("loss", None) == ""
 
 
@@ -61,7 +61,7 @@ def test_best_result_of_a_run_is_that_of_its_score(tmp_path: Path) -> None:
     for step, value in ((1, 3.0), (2, 1.0), (3, 2.0)):
         job.step(step, {"loss": value, "norm": 1.0})
     [run] = read_runs([job.write()])
-    assert best_result(run) == "1 at step 2"
+    assert best_result(run) == "1.0000 at step 2"
 
 
 def test_settings_that_are_not_the_default_or_differ_between_runs() -> None:

@@ -161,6 +161,14 @@ class Standing(msgspec.Struct, frozen=True):
     digest: Whole = 0  # of its parameters and buffers
 
 
+class ProcessUse(msgspec.Struct, frozen=True):
+    """What a process has used so far, without processes that it started. Two of them give the use in between."""
+
+    age: float  # seconds since measuring began
+    processor: float  # seconds of processor time, over all threads
+    memory: Total  # bytes that are resident now
+
+
 class TimeShares(msgspec.Struct, frozen=True):
     """Where a worker's wall time went, in seconds. The six parts add up to the time inside loops."""
 

@@ -3,41 +3,26 @@
 from __future__ import annotations
 
 import re
-import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 
 from shoal.watch import write_report
 from support.launcher import PATIENCE, shoal
 from support.records import Job, eventful, faulty, job_started
+from support.report_pages import LAPTOP, PHONE, Opener, page_opener, readout, real_browser
 
-ARGUMENTS = (
-    "--no-sandbox",
-    "--disable-gpu",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-)
 EXAMPLES = Path(__file__).parents[2] / "examples"
 EVIL = "</script><img src=x onerror=document.title='broken'>"
-LAPTOP, PHONE = (1280, 800), (390, 844)
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """One for all tests here: starting it takes longer than a test."""
-    if (chromium := shutil.which("chromium")) is None:
-        pytest.skip("install chromium")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=ARGUMENTS)
-        browser.new_context()  # keeps the browser's own processes up between tests
+    with real_browser() as browser:
         yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module")
@@ -52,44 +37,19 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-Opener = Callable[..., Page]
-
-
 @pytest.fixture
 def open_page(browser: Browser, folder: Path) -> Iterator[Opener]:
-    """Opens a page of `folder`; whatever it logs, throws or asks the network for fails the test."""
-    contexts: list[BrowserContext] = []
-    complaints: list[str] = []
-
-    def opened(name: str, size: tuple[int, int] = LAPTOP, scheme: str = "light", folder: Path = folder) -> Page:
-        view = {"width": size[0], "height": size[1]}
-        context = browser.new_context(viewport=view, color_scheme=scheme)  # type: ignore[arg-type]  light or dark
-        contexts.append(context)
-        page = context.new_page()
-        address = (folder / name).as_uri()
-        page.on("console", lambda message: complaints.append(f"console: {message.text}"))
-        page.on("pageerror", lambda error: complaints.append(f"error: {error}"))
-        page.on("request", lambda request: request.url == address or complaints.append(f"request: {request.url}"))
-        page.goto(address)
-        page.wait_for_selector("#value-0 .curve")
-        return page
-
-    yield opened
-    for context in contexts:
-        context.close()
-    assert complaints == []
-
-
-def readout(page: Page, chart: str = "value-0") -> str:
-    return " ".join(page.locator(f"#{chart} .readout").inner_text().split())
+    with page_opener(browser, folder) as opener:
+        yield opener
 
 
 def test_every_chart_has_its_curves(open_page: Opener) -> None:
     page = open_page("one.html")
     titles = page.locator("figcaption .name").all_inner_texts()
-    assert titles == ["loss", "accuracy", "gradient norm", "learning rate", "samples per second"]
+    use = ["processor cores in use", "memory in use, GB"]
+    assert titles == ["loss", "accuracy", "gradient norm", "learning rate", "samples per second", *use]
     counts = [figure.locator("path.curve").count() for figure in page.locator("figure").all()]
-    assert counts == [2, 1, 1, 1, 1]
+    assert counts == [2, 1, 1, 1, 1, 3, 3], "a curve for each worker that reported"
     assert page.locator("#value-1 .dot").count() == 6, "an evaluation every 100 of 600 steps"
     assert page.locator("#value-0 .mark").count() == 4, "a death, two later generations and a resume"
     assert not page.locator("text=NaN").count()
@@ -163,7 +123,7 @@ def test_controls_work_by_keyboard_alone(open_page: Opener) -> None:
     curve = page.locator("#value-0 path.curve").first
     over_steps = curve.get_attribute("d")
     reached: list[str] = []
-    for _ in range(60):
+    for _ in range(90):
         page.keyboard.press("Tab")
         seen = page.evaluate(
             "() => { const e = document.activeElement; const s = getComputedStyle(e);"
@@ -174,7 +134,7 @@ def test_controls_work_by_keyboard_alone(open_page: Opener) -> None:
         assert seen[1] != "none", f"{seen[0]} shows no focus"
         reached.append(seen[0])
         if seen[0] == "step":
-            page.keyboard.press("ArrowRight")
+            page.keyboard.press("ArrowLeft")  # from the first to the last
             assert page.locator("input[value=time]").is_checked()
         if seen[0] == "log":
             page.keyboard.press("Space")

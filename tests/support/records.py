@@ -13,7 +13,7 @@ import msgspec
 from shoal import events
 from shoal.job_config import JobConfig
 from shoal.steps import MetricLine
-from shoal.values import TimeShares
+from shoal.values import ProcessUse, TimeShares
 
 BEGAN = 1_763_190_000.0  # seconds since 1970
 
@@ -67,7 +67,11 @@ class Job:
 
     def report(self, step: int, workers: Iterable[int]) -> None:
         self.reports += 1
-        self.tell(*(applied(worker, step, reports=self.reports) for worker in workers))
+        for worker in workers:
+            busy = (0.7 + 0.05 * worker + 0.1 * math.sin(self.reports)) * 5.0 * self.reports
+            memory = int(4.2e8 + 2e7 * worker + 2e6 * self.reports)
+            use = ProcessUse(age=5.0 * self.reports, processor=busy, memory=memory)
+            self.tell(applied(worker, step, reports=self.reports, use=use))
 
     def tell(self, *told: events.Event) -> None:
         for event in told:
@@ -96,6 +100,21 @@ class Job:
         return self.run_dir
 
 
+def equipped(worker: int, host: str = "hut") -> events.WorkerEquipped:
+    return events.WorkerEquipped(
+        worker=worker,
+        host=host,
+        system="Linux 6.12.0",
+        processor="AMD EPYC 9334 32-Core Processor",
+        cores=2,
+        memory=33_500_000_000,
+        gpu="",
+        python="3.11.2",
+        torch="2.13.0+cpu",
+        shoal="0.7.0",
+    )
+
+
 def _write(path: Path, lines: Iterable[bytes], torn: bytes) -> None:
     path.write_bytes(b"".join(line + b"\n" for line in lines) + torn)
 
@@ -107,7 +126,7 @@ def eventful(run_dir: Path, *, steps: int = 600, arguments: Sequence[str] = (), 
     job.tell(job_started(*arguments))
     job.at += 4.0
     job.tell(*(events.WorkerJoined(worker=n, host="hut", process=800 + n, address="127.0.0.1:9") for n in range(4)))
-    job.tell(_formed(1, (0, 1, 2, 3), "all 4 workers joined"), _loop(steps))
+    job.tell(_formed(1, (0, 1, 2, 3), "all 4 workers joined"), _loop(steps), *map(equipped, range(4)))
     train(job, range(1, steps // 2 + 1), chance, pace)
     gone = "worker 3 (hut, process 803) was killed by SIGKILL"
     job.tell(

@@ -9,7 +9,7 @@ import contextlib
 import os
 import pwd
 import stat
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,6 @@ from shoal.environment import parse_address
 from shoal.errors import UsageError
 from shoal.events import AnyEvent, JobEnded, JobStarted, Record, StepsApplied
 from shoal.job_config import JobConfig, from_mapping, read_toml
-from shoal.settings.all_reduce_settings import AllReduceSettings
-from shoal.settings.codec_settings import CodecSettings
 from shoal.values import Address
 
 MARKS = (b'"job-started"', b'"job-ended"', b'"steps-applied"')  # in the lines of events that count here
@@ -44,24 +42,6 @@ def resumed_settings(given: JobConfig, again: Callable[[Mapping[str, Any]], JobC
     if address.is_loopback:  # take any port: the old one may be in use by now, and nobody outside knows it
         base["address"] = str(Address(address.host, 0))
     return msgspec.structs.replace(again(base), run_dir=str(path), resume=str(path))
-
-
-def job_started(config: JobConfig, script: str, arguments: Sequence[str]) -> JobStarted:
-    """The first event of a job's record, which says what `recorded_job` reads back."""
-    return JobStarted(
-        script=as_text(script),
-        arguments=tuple(map(as_text, arguments)),
-        workers=config.workers,
-        strategy=config.strategy,
-        schedule=config.of(AllReduceSettings).schedule,
-        codec=config.of(CodecSettings).codec,
-        seed=config.seed,
-    )
-
-
-def as_text(argument: str) -> str:
-    """Command lines may hold bytes that are no text; the record is text."""
-    return argument.encode("utf-8", "backslashreplace").decode()
 
 
 def recorded_job(path: Path) -> tuple[str, tuple[str, ...]]:

@@ -27,7 +27,7 @@ from shoal.disk import checkpoint_place, run_directory
 from shoal.disk.aftermath import log_failure, put_in_order, record_size
 from shoal.disk.find_run import LAST, runs_under
 from shoal.disk.last_report import leave_report
-from shoal.disk.resuming import job_started, recorded_job, resumed_settings
+from shoal.disk.resuming import recorded_job, resumed_settings
 from shoal.disk.run_directory import RunDirectory
 from shoal.disk.settings_merge import merge
 from shoal.entry import texts
@@ -36,6 +36,7 @@ from shoal.environment import likely_typos
 from shoal.errors import CheckpointUnusable, Interrupted, ScriptFailed, ShoalError, UsageError
 from shoal.events import Advised, AnyEvent, CheckpointPublished, JobEnded, WorkerFailed
 from shoal.job_config import JobConfig, from_mapping, read_toml
+from shoal.membership.record.first_event import first_event
 from shoal.settings.given_by_script import Alone, check_alone, fate_of
 from shoal.strategies.peers.solo_peers import SoloPeers
 from shoal.watch import closing_line, open_display
@@ -118,7 +119,7 @@ class AloneJob:
         self.peers = SoloPeers(self._show, self.run_dir, after_generation=kept.after_generation)
         if kept.publisher is not None:
             self.peers.coordinator.publish_with(kept.publisher)
-        self.peers.begin(job_started(self.config, script_path(), sys.argv[1:]))
+        self.peers.begin(first_event(self.config, script_path(), sys.argv[1:]))
         if chosen.note:
             self.peers.report(Advised(worker=None, text=chosen.note))
         if self._directory is not None:

@@ -24,7 +24,6 @@ import torch
 from shoal.checkpoint.stores.opening import FullDiskStore, store_for
 from shoal.checkpoint.stores.store import Store
 from shoal.data.order import key_of
-from shoal.disk.resuming import as_text
 from shoal.entry import lone_steps, texts
 from shoal.entry.alone import ORIGIN, AloneJob, settings_alone
 from shoal.environment import WorkerEnvironment, is_worker_itself, worker_environment
@@ -32,6 +31,7 @@ from shoal.errors import ExchangeFailed, Interrupted, ScriptFailed, ScriptStarts
 from shoal.events import Advised, JobEnded
 from shoal.job_config import JobConfig, from_mapping, from_toml
 from shoal.membership.client import CoordinatorClient
+from shoal.membership.record.first_event import as_text
 from shoal.membership.texts import STOP_WORDS
 from shoal.settings.given_by_script import in_job
 from shoal.strategies.choosing import make_strategy

@@ -37,6 +37,7 @@ from shoal.events.process_events import (
     ServersMeasured,
     Waiting,
     WorkerDied,
+    WorkerEquipped,
     WorkerExpelled,
     WorkerFailed,
     WorkerJoined,
@@ -108,6 +109,7 @@ __all__ = [
     "Waiting",
     "WentBack",
     "WorkerDied",
+    "WorkerEquipped",
     "WorkerExpelled",
     "WorkerFailed",
     "WorkerJoined",
@@ -117,7 +119,8 @@ __all__ = [
 ]
 
 AnyEvent = (
-    JobStarted | WorkerJoined | GenerationFormed | ScheduleChosen | LoopStarted | LoopEnded | StepsApplied | StepVoided
+    JobStarted | WorkerJoined | WorkerEquipped | GenerationFormed | ScheduleChosen | LoopStarted | LoopEnded
+    | StepsApplied | StepVoided
     | BatchChosen | ProgressResumed | ReplicaDiffered | UndoKept | StateCopied | WentBack | EpochEnded | Evaluated
     | ScriptDoubtful | FileTruncated | StopRequested | StopAgreed
     | CheckpointStarted | CheckpointDeferred | CheckpointPublished | CheckpointMarked | CheckpointLost

@@ -15,6 +15,8 @@ class JobStarted(Event, frozen=True, tag="job-started"):
     schedule: Name
     codec: Name
     seed: Total
+    commit: Name = ""  # of the repository that the script lies in; empty: none, or not known
+    is_dirty: bool = False  # files of that repository differed from the commit
 
 
 class WorkerJoined(Event, frozen=True, tag="worker-joined"):
@@ -22,6 +24,21 @@ class WorkerJoined(Event, frozen=True, tag="worker-joined"):
     host: Name
     process: Ordinal
     address: Name
+
+
+class WorkerEquipped(Event, frozen=True, tag="worker-equipped"):
+    """What a worker runs on; told with its first report."""
+
+    worker: Ordinal
+    host: Name
+    system: Name  # kernel and its version
+    processor: Name  # model; empty: not known
+    cores: Ordinal  # that the process may use
+    memory: Total  # bytes that the machine, or the container, has; 0: not known
+    gpu: Name  # that the process uses; empty: none
+    python: Name  # version
+    torch: Name
+    shoal: Name
 
 
 class GenerationFormed(Event, frozen=True, tag="generation-formed"):

@@ -7,7 +7,7 @@ import msgspec
 from shoal.bounds import Count, Items, Members, Name, Ordinal, Text, Total, Values
 from shoal.events.event import Event
 from shoal.steps import StepRow
-from shoal.values import TimeShares
+from shoal.values import ProcessUse, TimeShares
 
 
 class LoopStarted(Event, frozen=True, tag="loop-started"):
@@ -45,6 +45,7 @@ class StepsApplied(Event, frozen=True, tag="steps-applied"):
     values: Values  # last logged value of each name, this worker's own; None: nan or infinite
     value_samples: Count = 1  # this worker's samples in the step that the values are from
     bytes_shared: Total = 0  # that servers on its machine read from its memory, unsent; total
+    use: ProcessUse | None = None  # of its process, as last measured; None: not measured
     rows: Items[StepRow] = ()  # one per step; they go into the metrics, not into the record of events
     clock: float | msgspec.UnsetType = msgspec.UNSET  # its own when it sent this, in seconds; not in the record either
 

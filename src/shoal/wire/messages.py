@@ -14,7 +14,7 @@ from shoal.events import AnyEvent
 from shoal.terms import Made
 from shoal.values import Address, Generation, Unreached
 
-PROTOCOL_VERSION = 5
+PROTOCOL_VERSION = 6
 MAX_MESSAGE_BYTES = 4 * 1024 * 1024  # a generation of 10,000 members fits; anything longer is refused unread
 
 

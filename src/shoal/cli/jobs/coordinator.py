@@ -18,7 +18,6 @@ from shoal.cli.options import Once, Parser, add_settings, config_from
 from shoal.disk import run_directory
 from shoal.disk.checkpoint_place import keeping
 from shoal.disk.job_token import read_token
-from shoal.disk.resuming import job_started
 from shoal.environment import in_plaintext, parse_address
 from shoal.errors import UsageError
 from shoal.events import JobStarted
@@ -27,6 +26,7 @@ from shoal.launching.plaintext import spoken_plaintext
 from shoal.membership.coordinator import CoordinatorSettings, open_listener, refuse_without_token, serve
 from shoal.membership.record.decision_file import FILE_NAME as DECISIONS
 from shoal.membership.record.event_writer import job_start
+from shoal.membership.record.first_event import first_event
 from shoal.settings.parameter_server_settings import ParameterServerSettings
 from shoal.transport.connection.strangers import raise_descriptor_limit
 from shoal.values import Address
@@ -140,7 +140,7 @@ def _started(config: JobConfig, script: str, arguments: Sequence[str]) -> JobSta
         raise UsageError(texts.record_unreadable(error.filename, error.strerror)) from None
     if known is not None:
         return known
-    return job_started(config, script, arguments)
+    return first_event(config, script, arguments)
 
 
 def _held(run_dir: Path | None, inherited: int | None) -> contextlib.AbstractContextManager[object]:

@@ -23,6 +23,7 @@ from shoal.strategies.peers.peers import Peers
 from shoal.strategies.strategy import Iteration
 from shoal.training import texts
 from shoal.training.mistakes.truncated_files import TruncatedFiles
+from shoal.training.reporting.own_machine import UseMeter, own_machine
 from shoal.training.reporting.sinks import Sinks
 from shoal.values import TimeShares
 
@@ -72,6 +73,8 @@ class Reporter:
         self._samples = 0  # of all applied steps
         self._shares = TimeShares()  # since the last report
         self._reported = TimeShares()  # until the last report
+        self._meter = UseMeter()
+        self._has_told_machine = False
         self._due = time.perf_counter() + INTERVAL
 
     # What the script says
@@ -239,6 +242,9 @@ class Reporter:
 
     def _report(self, step: int) -> None:
         began = time.perf_counter()
+        if not self._has_told_machine:
+            self._peers.report(own_machine(self._peers.worker))
+            self._has_told_machine = True
         traffic = self._peers.traffic()
         self._reported = self._reported.plus(self._shares)
         self._peers.report(
@@ -254,6 +260,7 @@ class Reporter:
                 bytes_shared=traffic.bytes_shared,
                 value_samples=self._value_samples,
                 values={name: finite(value) for name, value in self._values.items()},
+                use=self._meter.measure(),
                 rows=tuple(map(_for_json, self._rows)),
                 clock=own_clock(),
             )

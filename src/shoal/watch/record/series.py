@@ -13,8 +13,9 @@ from pathlib import Path
 
 import msgspec
 
-from shoal.steps import MetricLine
+from shoal.steps import AppliedSteps, MetricLine
 from shoal.watch.record.lines import LineFile
+from shoal.watch.record.tracks import Track
 
 METRICS = "metrics.jsonl"
 MOST_POINTS = 2000  # of a series
@@ -34,6 +35,14 @@ class Point:
     high: float | None
 
 
+@dataclass(frozen=True)
+class Extreme:
+    """The least or the greatest value of a curve."""
+
+    value: float
+    step: int  # the first that had it
+
+
 @dataclass(slots=True)
 class _Bucket:
     step: int
@@ -42,14 +51,18 @@ class _Bucket:
     weight: float = 0.0  # 0: no finite value
     low: float = math.inf
     high: float = -math.inf
+    low_at: int = 0  # step
+    high_at: int = 0
     not_finite: int = 0  # number of values that no curve can show
 
     def join(self, later: _Bucket) -> None:
         self.step, self.time = later.step, later.time
         self.total += later.total
         self.weight += later.weight
-        self.low = min(self.low, later.low)
-        self.high = max(self.high, later.high)
+        if later.low < self.low:
+            self.low, self.low_at = later.low, later.low_at
+        if later.high > self.high:
+            self.high, self.high_at = later.high, later.high_at
         self.not_finite += later.not_finite
 
     def point(self) -> Point:
@@ -76,6 +89,7 @@ class Series:
         bucket = _Bucket(step, time)
         if value is not None and math.isfinite(value):
             bucket.total, bucket.weight, bucket.low, bucket.high = value * weight, weight, value, value
+            bucket.low_at = bucket.high_at = step
         else:
             bucket.not_finite = 1
         self._newest = bucket
@@ -99,6 +113,19 @@ class Series:
         """The last value; directly after a rewind, the last point."""
         known = self._all()
         return known[-1].point() if known else None
+
+    @property
+    def least(self) -> Extreme | None:
+        """None: no value was finite."""
+        known = [bucket for bucket in self._all() if bucket.weight]
+        lowest = min(known, key=lambda bucket: bucket.low, default=None)
+        return None if lowest is None else Extreme(lowest.low, lowest.low_at)
+
+    @property
+    def greatest(self) -> Extreme | None:
+        known = [bucket for bucket in self._all() if bucket.weight]
+        highest = max(known, key=lambda bucket: bucket.high, default=None)
+        return None if highest is None else Extreme(highest.high, highest.high_at)
 
     @property
     def not_finite(self) -> int:
@@ -153,17 +180,21 @@ class Curves:
 
     values: dict[str, Series] = field(default_factory=dict)
     speed: Series = field(default_factory=Series)  # samples per second over all workers, while inside steps
+    samples: Track = field(default_factory=Track)  # that had been used after each step
     left_out: set[str] = field(default_factory=set)  # names beyond the first `MOST_NAMES`; itself bounded
     step: int = 0  # the last applied one
     skipped: int = 0  # lines that could not be read
     problem: str = ""  # why the file could not be read to its end
     _pace: SamplePace = field(default_factory=SamplePace)
+    _applied: AppliedSteps = field(default_factory=AppliedSteps)
 
     def add(self, line: MetricLine) -> None:
         if not line.is_outside:
             if line.step <= self.step:
                 self._rewind(line.step)
             self.step = line.step
+            self._applied.add_line(line)
+            self.samples.add(line.step, self._applied.total)
             if (pace := self._pace.add(line)) is not None:
                 seconds, samples = pace
                 self.speed.add(line.step, line.time, samples / seconds, weight=seconds)

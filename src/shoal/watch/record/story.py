@@ -16,8 +16,10 @@ from shoal import events
 from shoal.watch.board import Board, WorkerState, mean_rate
 from shoal.watch.record.goodput import Course, course_of
 from shoal.watch.record.incidents import Incidents
+from shoal.watch.record.machine_use import Machines, UseOverTime
 from shoal.watch.record.series import Series
 from shoal.watch.record.timeline import Timeline
+from shoal.watch.record.tracks import EpochTrack
 
 MOST_CHECKPOINTS = 500  # rows; the newest are kept
 MOST_SCORES = 100  # names of held-out scores
@@ -66,6 +68,9 @@ class Story:
         self.step = 0  # applied steps, as far as reported
         self.rewound = 0.0  # time of the last resume
         self.scores: dict[str, Series] = {}  # held-out, by name
+        self.epochs = EpochTrack()
+        self.use = UseOverTime()
+        self.machines = Machines()
         self.checkpoints: dict[str, Checkpoint] = {}  # in order of their last news
         self.published = 0
         self.lost = 0
@@ -83,6 +88,7 @@ class Story:
         self.timeline.add(event, time)
         self.incidents.add(event, time)
         self._take(event, time)
+        self._take_measures(event, time)
 
     def elapsed(self, time: float) -> float:
         """Seconds that the job had run by `time`, without pauses between its goes."""
@@ -155,6 +161,26 @@ class Story:
                 self.ended = event
             case _:
                 self._take_checkpoint(event, time)
+
+    def _take_measures(self, event: events.Event, time: float) -> None:
+        """Epochs done, and what workers run on and use."""
+        match event:
+            case events.StepsApplied():
+                self.use.add(event, time)
+            case events.GenerationFormed():
+                self.use.regroup(event.workers)
+            case events.WorkerEquipped():
+                self.hosts[event.worker] = event.host
+                self.machines.add(event)
+            case events.LoopStarted():
+                self.epochs.begin_loop(event.steps_per_epoch)
+            case events.EpochEnded():
+                self.epochs.end_epoch(event.step)
+            case events.Resumed():
+                self.epochs.rewind(event.step + 1)
+                self.use.rewind(event.step + 1)
+            case _:
+                pass
 
     def _take_checkpoint(self, event: events.Event, time: float) -> None:
         match event:

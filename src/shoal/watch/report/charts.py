@@ -14,6 +14,7 @@ import msgspec
 from shoal.watch.record.goodput import Cost
 from shoal.watch.record.run_record import RunRecord
 from shoal.watch.record.series import Curves, Point, Series
+from shoal.watch.record.tracks import Track
 from shoal.watch.report.markup import Markup, readable, trusted
 from shoal.watch.wording import first_line, span
 
@@ -22,6 +23,8 @@ DASHES = ("", "7 3", "2 3", "9 3 2 3", "13 4", "4 2 1 2")
 COLOURS = 8  # in the style sheet
 BUDGET = 60_000  # points in a page; many curves are thinned further
 MOST_MARKS = 40  # lines across a chart; more would hide the curve
+MOST_WORKERS = 8  # with a line of their own; more could not be told apart
+MOST_USE = 300  # points of a line of processor or memory
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,8 @@ class ChartLine(msgspec.Struct, frozen=True, kw_only=True):
     mean: list[float | None]
     low: list[float | None] | None  # None: every point is one value
     high: list[float | None] | None
+    worker: int | None = None  # whose line it is; None: the job's
+    dash: str | None = None  # in place of the run's
 
 
 class Mark(msgspec.Struct, frozen=True):
@@ -63,17 +68,28 @@ class Chart(msgspec.Struct, frozen=True, kw_only=True):
     from_zero: bool  # the axis begins at 0, so that heights compare
     lines: list[ChartLine]
     note: str = ""  # what the curves cannot show
+    section: str = "curves"  # where it stands: curves, speed or use
+
+
+class Way(msgspec.Struct, frozen=True):
+    """Another measure of how far the job was, after some of its steps; in between the script interpolates."""
+
+    step: list[int]
+    value: list[float]
 
 
 class RunStyle(msgspec.Struct, frozen=True):
     label: str
     dash: str
     marks: list[Mark]
+    samples: Way | None = None  # used after each step; None: not known
+    epoch: Way | None = None  # epochs done
 
 
 class ChartData(msgspec.Struct, frozen=True):
     runs: list[RunStyle]
     charts: list[Chart]
+    axes: list[str] = []  # what curves can be drawn over: step, samples, epoch, time; the first is shown at first
 
 
 def chart_data(runs: Sequence[Reported]) -> ChartData:
@@ -87,11 +103,69 @@ def chart_data(runs: Sequence[Reported]) -> ChartData:
         unit="samples/s",
         from_zero=True,
         lines=[_line(number, run, run.curves.speed, most) for number, run in enumerate(runs)],
+        section="speed",
     )
     styles = [
-        RunStyle(run.label, dash_of(number), _marks(run) if len(runs) == 1 else []) for number, run in enumerate(runs)
+        RunStyle(
+            label=run.label,
+            dash=dash_of(number),
+            marks=_marks(run) if len(runs) == 1 else [],
+            samples=_way(run.curves.samples),
+            epoch=_way(run.record.story.epochs.until(run.curves.step)),
+        )
+        for number, run in enumerate(runs)
     ]
-    return ChartData(styles, [*charts, speed])
+    return ChartData(styles, [*charts, speed, *_use_charts(runs)], axes_of(styles))
+
+
+def axes_of(styles: Sequence[RunStyle]) -> list[str]:
+    """Several runs are compared over samples: their steps may be of different sizes."""
+    known = ["step", "samples", "epoch", "time"]
+    for name in ("samples", "epoch"):
+        if any(getattr(style, name) is None for style in styles):
+            known.remove(name)
+    if len(styles) > 1 and "samples" in known:
+        known.insert(0, known.pop(known.index("samples")))
+    return known
+
+
+def _way(track: Track | None) -> Way | None:
+    if track is None or not track.is_known:
+        return None
+    anchors = track.anchors()
+    return Way([step for step, _ in anchors], [round(value, 4) for _, value in anchors])
+
+
+def _use_charts(runs: Sequence[Reported]) -> list[Chart]:
+    """Processor and memory: a line per worker in the report of one run, else a line per run."""
+    found = []
+    for chart_id, title, unit in (
+        ("processor", "processor cores in use", "cores"),
+        ("memory", "memory in use, GB", "GB"),
+    ):
+        lines = _worker_lines(runs[0], chart_id) if len(runs) == 1 else []
+        of = "" if lines else ", all workers"
+        lines = lines or [_line(place, run, _all_workers(run, chart_id), MOST_USE) for place, run in enumerate(runs)]
+        if any(line.step for line in lines):
+            found.append(Chart(id=chart_id, title=title + of, unit=unit, from_zero=True, lines=lines, section="use"))
+    return found
+
+
+def _worker_lines(run: Reported, kind: str) -> list[ChartLine]:
+    """None where there are too many workers to tell their lines apart."""
+    use = run.record.story.use
+    curves = use.cores if kind == "processor" else use.memory
+    if len(curves) > MOST_WORKERS:
+        return []
+    return [
+        msgspec.structs.replace(_line(0, run, series, MOST_USE), worker=worker, dash=dash_of(place))
+        for place, (worker, series) in enumerate(sorted(curves.items()))
+    ]
+
+
+def _all_workers(run: Reported, kind: str) -> Series:
+    use = run.record.story.use
+    return use.all_cores if kind == "processor" else use.all_memory
 
 
 def dash_of(run: int) -> str:

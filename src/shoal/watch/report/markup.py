@@ -45,8 +45,9 @@ VOID = frozenset({"meta", "link", "input", "br"})
 
 
 def table(headings: tuple[str, ...], rows: list[Markup], **attributes: str | int | bool) -> Markup:
-    """Rows are `tr` elements. Wide tables scroll by themselves, also by keyboard, not the page."""
+    """Rows are `tr` elements. Wide tables scroll by themselves, also by keyboard, not the page, and say so."""
     head = tag("thead", tag("tr", *(tag("th", heading, scope="col") for heading in headings)))
     made = tag("table", head, tag("tbody", *rows), **attributes)
     label = attributes.get("aria_label", "table")
-    return tag("div", made, class_="scroll", tabindex=0, role="region", aria_label=label)
+    hint = tag("p", "This table goes on to the right: scroll it sideways.", class_="sideways", hidden=True)
+    return join(hint, tag("div", made, class_="scroll", tabindex=0, role="region", aria_label=label))

@@ -1,13 +1,12 @@
-"""The parts of a report as HTML: headline, charts' frames, timeline, checkpoints, configuration. Pure.
+"""The parts of a report as HTML: headline, charts' frames, timeline, checkpoints. Pure.
 
-Text of a job goes through `markup.tag`, which escapes it. Not here: time shares (`worker_section`), the numbers of
-charts (`charts`), the page around (`page`).
+Text of a job goes through `markup.tag`, which escapes it. Not here: last and best values (`value_table`), machines and
+settings (`setting_section`), time shares (`worker_section`), numbers of charts (`charts`), the page around (`page`).
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 
 from shoal.watch.board import as_number
@@ -18,9 +17,10 @@ from shoal.watch.record.story import MOST_CHECKPOINTS
 from shoal.watch.record.timeline import CATEGORIES, TimelineEntry
 from shoal.watch.report.charts import COLOURS, Chart, Reported, dash_of
 from shoal.watch.report.markup import Markup, join, table, tag
+from shoal.watch.report.setting_section import plain
+from shoal.watch.report.value_table import best_result, best_words
 from shoal.watch.wording import amount, duration, number, rate, span
 
-OWN = ("run-dir", "resume", "address")  # settings that always differ between jobs, so that a difference means nothing
 LONGEST_REASON = 4000  # characters shown of one; a traceback fits
 
 
@@ -65,9 +65,12 @@ def figures(run: Reported) -> list[tuple[str, str, str]]:
         ("workers", f"{story.started.workers if story.started else 0}", generation),
     ]
     scores = record.scores or record.values
-    best = sorted(scores.items(), key=lambda item: (item[0] == "loss") == bool(record.scores))[:2]
-    where = "held out" if record.scores else "training"
-    shown = [*((name, number(as_number(value)), where) for name, value in best), *shown]
+    first = sorted(scores.items(), key=lambda item: (item[0] == "loss") == bool(record.scores))[:2]
+    where, curves = ("held out", story.scores) if record.scores else ("training", run.curves.values)
+    shown = [
+        *((name, number(as_number(value)), f"{where}{best_words(name, curves.get(name))}") for name, value in first),
+        *shown,
+    ]
     if story.published or story.lost:
         lost = f"{story.lost:,} lost" if story.lost else ""
         shown.append(("checkpoints", f"{story.published:,}", ", ".join(filter(None, (lost, held)))))
@@ -118,7 +121,7 @@ def compared(runs: Sequence[Reported]) -> Markup:
     for place, run in enumerate(runs):
         record = run.record
         toggle = tag("button", swatch(place), run.label, type="button", aria_pressed="true", data_run=place)
-        cells = (f"{record.step:,}", duration(record.story.seconds), record.result)
+        cells = (f"{record.step:,}", duration(record.story.seconds), record.result, best_result(run))
         speed = rate(record.story.samples_per_second)
         workers = str(record.story.started.workers if record.story.started else 0)
         rows.append(
@@ -130,7 +133,7 @@ def compared(runs: Sequence[Reported]) -> Markup:
                 tag("td", tag("code", command(record))),
             )
         )
-    headings = ("run", "state", "steps", "time", "result", "speed", "workers", "script")
+    headings = ("run", "state", "steps", "time", "last", "best", "speed", "workers", "script")
     return table(headings, rows, aria_label="runs", class_="runs")
 
 
@@ -146,7 +149,10 @@ def chart_frame(chart: Chart) -> Markup:
         aria_label=chart.title,
         aria_describedby=f"{chart.id}-readout",
     )
-    caption = tag("figcaption", tag("span", chart.title, class_="name"), tag("span", class_="key"))
+    unzoom = tag("button", "Reset zoom", type="button", class_="unzoom", hidden=True)
+    save = tag("button", "CSV", type="button", class_="csv", hidden=True, title="save the numbers of these curves")
+    buttons = tag("span", unzoom, save, class_="buttons")
+    caption = tag("figcaption", tag("span", chart.title, class_="name"), tag("span", class_="key"), buttons)
     note = tag("p", chart.note, class_="note") if chart.note else ""
     numbers = tag("details", tag("summary", "Table"), tag("div", class_="numbers scroll"))
     return tag("figure", caption, plot, readout, note, numbers, class_="chart", id=chart.id)
@@ -229,33 +235,6 @@ def checkpoints(record: RunRecord) -> Markup:
     total = story.published + story.lost
     note = tag("p", f"The newest of {total:,}.", class_="note") if total > MOST_CHECKPOINTS else ""
     return join(note, table(headings, rows, aria_label="checkpoints"))
-
-
-def configuration(runs: Sequence[Reported], defaults: Mapping[str, object]) -> Markup:
-    """A row per setting; what is not the default, or not the same in all runs, stands out."""
-    names = list(dict.fromkeys(name for run in runs for name in run.record.settings))
-    rows = []
-    for name in names:
-        values = [run.record.settings.get(name, "") for run in runs]
-        note = ""
-        if name not in OWN and any(value != values[0] for value in values):
-            note = "differs between runs"
-        elif name not in OWN and any(value != defaults.get(name, value) for value in values):
-            note = "not the default"
-        cells = [tag("td", tag("code", plain(value))) for value in values]
-        default = [tag("td", tag("code", plain(defaults[name])) if name in defaults else "")] if defaults else []
-        row_class = "changed" if note else False
-        rows.append(tag("tr", tag("th", name, scope="row"), *cells, *default, tag("td", note), class_=row_class))
-    if not rows:
-        return tag("p", "The settings cannot be read.", class_="note")
-    columns = [run.label for run in runs] if len(runs) > 1 else ["value"]
-    headings = ("setting", *columns, *(["default"] if defaults else []), "")
-    return table(headings, rows, aria_label="configuration", class_="settings")
-
-
-def plain(value: object) -> str:
-    """A setting's value as in the file, but text without quotes."""
-    return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
 def files(record: RunRecord) -> Markup:

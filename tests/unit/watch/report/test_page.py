@@ -22,7 +22,7 @@ from shoal.watch.report.charts import BUDGET, ChartData, as_script_text, chart_d
 from shoal.watch.report.markup import join, tag
 from shoal.watch.report.page import read_runs
 from shoal.watch.report.worker_section import KINDS
-from support.records import Job, eventful, faulty, job_started
+from support.records import Job, applied, equipped, eventful, faulty, job_started
 
 EVIL = "</script><img src=x onerror=alert(1)> <!-- ]]> \" ' & \u2028 \\u003c"
 
@@ -76,6 +76,8 @@ def test_page_tells_the_whole_story(tmp_path: Path) -> None:
         "gradient norm",
         "learning rate",
         "samples per second",
+        "processor cores in use",
+        "memory in use, GB",
     ]
     assert [attributes["id"] for attributes in charts] == [chart.id for chart in data.charts]
     assert {kind for kind in KINDS if kind in page.text} == set(KINDS)
@@ -137,13 +139,74 @@ def test_policy_allows_exactly_the_pages_own_script_and_style(tmp_path: Path) ->
     assert not re.search(r"""(src|href)=["'](?!#|data:,)""", text), "nothing is loaded from anywhere"
 
 
-def test_settings_that_differ_stand_out(tmp_path: Path) -> None:
+def test_settings_that_are_not_the_default_come_first_and_the_rest_is_folded(tmp_path: Path) -> None:
     page = page_of(
         eventful(tmp_path / "run"), target=tmp_path / "r.html", defaults={"workers": 1, "seed": 0, "threads": 0}
     )
-    assert "workers 4 1 not the default" in page.text
-    assert "seed 7 0 not the default" in page.text
-    assert "threads 0 0 address" in page.text
+    special, _, rest = page.text.partition("other settings, with default values")
+    assert "workers 4 1 not the default" in special
+    assert "seed 7 0 not the default" in special
+    assert "threads 0 0" in rest
+    assert "not the default" not in rest
+
+
+def test_script_versions_and_machines_are_told(tmp_path: Path) -> None:
+    job = Job(tmp_path / "run")
+    commit = "8d6f00b1c2d3e4f5a6b7c8d9e0f1a2b3c4d5e6f7"
+    job.tell(msgspec.structs.replace(job_started("--lr", "0.1"), commit=commit, is_dirty=True))
+    job.tell(equipped(0), equipped(1), msgspec.structs.replace(equipped(2, "barn"), gpu="NVIDIA H200", cores=16))
+    job.step(1, {"loss": 1.0})
+    page = page_of(job.write(), target=tmp_path / "r.html")
+    for words in (
+        "script examples/digits.py arguments --lr 0.1 commit 8d6f00b1c2d3 , with changes that are not committed",
+        "Python 3.11.2 torch 2.13.0+cpu Shoal 0.7.0 system Linux 6.12.0",
+        "hut 0, 1 AMD EPYC 9334 32-Core Processor 2 34 GB none",
+        "barn 2 AMD EPYC 9334 32-Core Processor 16 34 GB NVIDIA H200",
+    ):
+        assert words in page.text
+
+
+def test_records_of_an_earlier_version_have_a_page_too(tmp_path: Path) -> None:
+    """Without equipment, use, commit or epochs, and with fewer fields in every report."""
+    job = Job(tmp_path / "run")
+    job.tell(job_started())
+    for step in range(1, 21):
+        job.step(step, {"loss": 1.0 / step})
+    job.tell(applied(0, 20))
+    job.write()
+    lines = (job.run_dir / "events.jsonl").read_text(encoding="utf-8")
+    old = re.sub(r',"(use|commit|is_dirty|bytes_shared)":("[^"]*"|null|false|\d+)', "", lines)
+    assert old != lines
+    (job.run_dir / "events.jsonl").write_text(old, encoding="utf-8")
+    page = page_of(job.run_dir, target=tmp_path / "r.html")
+    assert "left out" not in page.text
+    assert "The record does not say what the workers ran on." in page.text
+    assert "Processor and memory" not in page.text
+    assert "over samples" in page.text
+    assert "over epochs" not in page.text
+
+
+def test_best_values_stand_beside_the_last_ones(tmp_path: Path) -> None:
+    job = Job(tmp_path / "run")
+    job.tell(job_started())
+    for step, value in ((1, 3.0), (2, 1.0), (3, 2.0)):
+        job.step(step, {"loss": value, "norm": 10.0 * step})
+    page = page_of(job.write(), target=tmp_path / "r.html")
+    assert "loss 2.0000 training, best 1.0000 at step 2" in page.text
+    assert "loss training 2.0000 1.0000 2 1.0000 2 3.0000 1" in page.text
+    assert "norm training 30.0000 10.0000 1 30.0000 3" in page.text, (
+        "what is best is not known, so that only the ends are told"
+    )
+
+
+def test_a_live_page_loads_itself_again_also_without_a_script(tmp_path: Path) -> None:
+    run_dir = eventful(tmp_path / "run")
+    text = write_report([run_dir], tmp_path / "r.html", refresh=5.0).read_text(encoding="utf-8")
+    assert '<noscript><meta http-equiv="refresh" content="5"></noscript>' in text
+    assert '<html lang="en" data-live="5">' in text
+    text = write_report([run_dir], tmp_path / "r.html").read_text(encoding="utf-8")
+    assert 'http-equiv="refresh"' not in text
+    assert "data-live" not in text.partition("<script")[0]
 
 
 def test_several_runs_share_charts_and_show_what_differs(tmp_path: Path) -> None:

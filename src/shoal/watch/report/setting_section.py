@@ -1,0 +1,112 @@
+"""What a job was started with: script, arguments, versions, machines, settings. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+from shoal.events import JobStarted
+from shoal.watch.record.run_record import RunRecord
+from shoal.watch.report.charts import Reported
+from shoal.watch.report.markup import Markup, join, table, tag
+from shoal.watch.wording import amount
+
+OWN = ("run-dir", "resume", "address")  # settings that always differ between jobs, so that a difference means nothing
+SHORT_COMMIT = 12  # characters of a hash that are shown; the whole one is in the tooltip
+MOST_NUMBERS = 12  # workers that are named one by one in a row of machines
+CHANGED, DIFFERS = "not the default", "differs between runs"
+
+
+def environment(record: RunRecord) -> Markup:
+    """Script, arguments, versions and machines."""
+    started = record.story.started
+    rows: list[tuple[str, Markup]] = []
+    if started is not None:
+        rows += [("script", tag("code", started.script)), ("arguments", _arguments(started))]
+        rows.append(("commit", _commit(started)))
+    versions = record.story.machines.versions() if record.story.machines.workers else {}
+    rows += [(name, tag("code", ", ".join(found))) for name, found in versions.items()]
+    if not rows:
+        return tag("p", "No start is recorded.", class_="note")
+    shown = [tag("div", tag("dt", name), tag("dd", value)) for name, value in rows]
+    return join(tag("dl", *shown, class_="files facts"), machines(record))
+
+
+def _arguments(started: JobStarted) -> Markup:
+    if not started.arguments:
+        return tag("span", "none", class_="note")
+    return join(*(tag("code", argument, class_="argument") for argument in started.arguments))
+
+
+def _commit(started: JobStarted) -> Markup:
+    if not started.commit:
+        return tag("span", "not known: the script was in no git repository", class_="note")
+    state = ", with changes that are not committed" if started.is_dirty else ""
+    return join(tag("code", started.commit[:SHORT_COMMIT], title=started.commit), state)
+
+
+def machines(record: RunRecord) -> Markup:
+    found = record.story.machines.by_kind()
+    if not found:
+        return tag("p", "The record does not say what the workers ran on.", class_="note")
+    rows = []
+    for told, workers in found:
+        cells = (worker_numbers(workers), told.processor, f"{told.cores}", amount(told.memory), told.gpu or "none")
+        rows.append(tag("tr", tag("th", told.host, scope="row"), *(tag("td", cell) for cell in cells)))
+    headings = ("host", "workers", "processor", "cores for each", "memory", "GPU")
+    return table(headings, rows, aria_label="machines")
+
+
+def worker_numbers(workers: Sequence[int]) -> str:
+    shown = ", ".join(map(str, workers[:MOST_NUMBERS]))
+    more = len(workers) - MOST_NUMBERS
+    return f"{shown} and {more} more" if more > 0 else shown
+
+
+def told_apart(runs: Sequence[Mapping[str, object]], defaults: Mapping[str, object]) -> dict[str, str]:
+    """By setting: what is worth knowing about it, and nothing for one that is as it always is."""
+    notes = {}
+    for name in dict.fromkeys(name for settings in runs for name in settings):
+        values = [settings.get(name, "") for settings in runs]
+        notes[name] = ""
+        if name not in OWN and any(value != values[0] for value in values):
+            notes[name] = DIFFERS
+        elif name not in OWN and any(value != defaults.get(name, value) for value in values):
+            notes[name] = CHANGED
+    return notes
+
+
+def configuration(runs: Sequence[Reported], defaults: Mapping[str, object]) -> Markup:
+    """Settings that are not the default, or not the same in all runs; the others are folded."""
+    notes = told_apart([run.record.settings for run in runs], defaults)
+    if not notes:
+        return tag("p", "The settings cannot be read.", class_="note")
+    special = [name for name, note in notes.items() if note]
+    rest = [name for name, note in notes.items() if not note]
+    shown: list[Markup] = []
+    if special:
+        shown.append(_settings(runs, defaults, {name: notes[name] for name in special}))
+    else:
+        shown.append(tag("p", "Every setting has its default value.", class_="note"))
+    if rest:
+        count = "1 other setting" if len(rest) == 1 else f"{len(rest)} other settings"
+        summary = tag("summary", f"{count}, with default values" if defaults else count)
+        shown.append(tag("details", summary, _settings(runs, defaults, dict.fromkeys(rest, "")), class_="rest"))
+    return join(*shown)
+
+
+def _settings(runs: Sequence[Reported], defaults: Mapping[str, object], notes: Mapping[str, str]) -> Markup:
+    """A row per setting."""
+    rows = []
+    for name, note in notes.items():
+        cells = [tag("td", tag("code", plain(run.record.settings.get(name, "")))) for run in runs]
+        default = [tag("td", tag("code", plain(defaults[name])) if name in defaults else "")] if defaults else []
+        rows.append(tag("tr", tag("th", name, scope="row"), *cells, *default, tag("td", note)))
+    columns = [run.label for run in runs] if len(runs) > 1 else ["value"]
+    headings = ("setting", *columns, *(["default"] if defaults else []), "")
+    return table(headings, rows, aria_label="configuration", class_="settings")
+
+
+def plain(value: object) -> str:
+    """A setting's value as in the file, but text without quotes."""
+    return value if isinstance(value, str) else json.dumps(value, default=str)

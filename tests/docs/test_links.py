@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from support.docs.site_hooks import LINK, ROOT, outside_fences
+from support.docs.site_hooks import LINK, ROOT, without_fences
 
 PAGES = sorted(
     path.relative_to(ROOT).as_posix()
@@ -19,9 +19,8 @@ PAGES = sorted(
 
 def prose(page: str) -> str:
     """A page without its code blocks and code spans."""
-    kept: list[str] = []
-    outside_fences((ROOT / page).read_text(encoding="utf-8"), lambda line: kept.append(line) or line)
-    return re.sub(r"(`+)(?!`).+?(?<!`)\1", "code", "\n".join(kept))
+    text = without_fences((ROOT / page).read_text(encoding="utf-8"))
+    return re.sub(r"(?<!`)(`+)(?!`).+?(?<!`)\1(?!`)", "code", text)
 
 
 @cache

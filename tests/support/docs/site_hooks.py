@@ -105,10 +105,8 @@ def resolved(link: str, page: str) -> tuple[str | None, str]:
 
 def targets(markdown: str, page: str) -> Iterator[str]:
     """Files of the repository that a page links to."""
-    found: list[str] = []
-    outside_fences(markdown, lambda line: (found.extend(match["target"] for match in LINK.finditer(line)), line)[1])
-    for link in found:
-        target, _anchor = resolved(link, page)
+    for match in LINK.finditer(without_fences(markdown)):
+        target, _anchor = resolved(match["target"], page)
         if target is not None:
             yield target
 
@@ -127,3 +125,15 @@ def outside_fences(markdown: str, change: Callable[[str], str]) -> str:
         else:
             lines.append(change(line))
     return "\n".join(lines)
+
+
+def without_fences(markdown: str) -> str:
+    """The lines that are not in a code block."""
+    kept: list[str] = []
+
+    def keep(line: str) -> str:
+        kept.append(line)
+        return line
+
+    outside_fences(markdown, keep)
+    return "\n".join(kept)

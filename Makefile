@@ -26,6 +26,11 @@ $(STAMP): pyproject.toml constraints.txt $(wildcard src/shoal/native/*)
 demo: $(STAMP)
 	$(BIN)/shoal run -n 4 --spares 1 --chaos "kill worker at step 100" examples/count_samples.py --pause 0.03
 
+# The pages as a site, in site/. A warning, such as a link that leads nowhere, fails it.
+.PHONY: docs
+docs: $(STAMP)
+	$(BIN)/mkdocs build --quiet --strict
+
 # Lint and types use the cores that tests leave idle while they wait for processes.
 test: $(STAMP)
 	@$(MAKE) --no-print-directory -j3 lint types unit

@@ -42,9 +42,9 @@ class BatchOptions:
     batch_size: int | None = None  # per worker; None: the DataLoader's own
     steps: int | None = None  # end the loop after so many, over as many epochs as they take; None: no limit
     accumulate: int = 1  # batches per step
-    shuffle: bool = True
-    loaders: int = 0  # background processes that load
-    collate: Callable[[list[Any]], Any] | None = None
+    shuffle: bool = True  # another order in every epoch, the same for any number of workers
+    loaders: int = 0  # background processes that load; 0: the worker itself loads
+    collate: Callable[[list[Any]], Any] | None = None  # makes a batch from a list of samples; None: as torch does
     own_data: bool = False  # each worker reads its positions from data of its own, as long as the others'; not compared
 
 

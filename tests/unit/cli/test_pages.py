@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import shoal.transport.connection.handshake  # noqa: F401  # it defines an error
-from shoal.cli.options import settings
 from shoal.errors import all_errors
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -21,11 +19,3 @@ def table(page: str) -> list[list[str]]:
 def test_every_error_is_listed_under_its_exit_code() -> None:
     listed = {name: int(row[0]) for row in table("exit-codes.md") for name in row[1].split(", ") if name}
     assert listed == {error.__name__: error.exit_code for error in all_errors()}
-
-
-def test_every_setting_is_listed_with_its_default() -> None:
-    listed = [tuple(row) for row in table("configuration.md")]
-    assert listed == [
-        (setting.name, setting.kind_text.removeprefix("a "), json.dumps(setting.default), setting.description)
-        for setting in settings().values()
-    ]

@@ -1,0 +1,119 @@
+"""The site builds without a warning, needs nothing from the network, and fits a laptop and a phone, light and dark."""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from support.docs.site_hooks import ROOT
+
+ARGUMENTS = ("--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-sync")
+LAPTOP, PHONE = (1280, 800), (390, 844)
+FROM_ELSEWHERE = re.compile(r"""(?:<script[^>]+src|<link[^>]+href|<img[^>]+src)=["'](?:https?:)?//""")
+# How far anything but what scrolls by itself reaches beyond the right edge of the window, and what that is.
+BEYOND = """() => {
+    const scrolls = (element) => {
+        for (let at = element; at && at !== document.body; at = at.parentElement) {
+            const style = getComputedStyle(at);
+            if (['auto', 'scroll', 'hidden', 'clip'].includes(style.overflowX) || style.position === 'fixed') return true;
+        }
+        return false;
+    };
+    const width = document.documentElement.clientWidth;
+    return [...document.querySelectorAll('.md-content *, .md-header *')]
+        .filter((element) => element.getBoundingClientRect().right > width + 1 && !scrolls(element))
+        .map((element) => element.tagName + ' ' + element.textContent.trim().slice(0, 60));
+}"""
+SIDEWAYS = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(made)]
+    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    assert built.returncode == 0, built.stderr
+    assert "WARNING" not in built.stderr, built.stderr
+    return made
+
+
+@pytest.mark.timeout(400)
+def test_pages_need_nothing_from_elsewhere(site: Path) -> None:
+    pages = sorted(site.rglob("*.html"))
+    assert len(pages) > 60
+    assert [page.name for page in pages if FROM_ELSEWHERE.search(page.read_text(encoding="utf-8"))] == []
+
+
+@pytest.fixture(scope="module")
+def address(site: Path) -> Iterator[str]:
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *_arguments: object) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(site)))
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    if (chromium := shutil.which("chromium")) is None:
+        pytest.skip("install chromium")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=ARGUMENTS)
+        browser.new_context()  # keeps the browser's own processes up between tests
+        yield browser
+        browser.close()
+
+
+def complaints_of(page: Page) -> list[str]:
+    found: list[str] = []
+    page.on("pageerror", lambda error: found.append(f"error: {error}"))
+    page.on("request", lambda request: "127.0.0.1" in request.url or found.append(f"request: {request.url}"))
+    return found
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", [LAPTOP, PHONE], ids=["laptop", "phone"])
+def test_nothing_is_wider_than_the_window(
+    size: tuple[int, int], scheme: str, site: Path, address: str, browser: Browser
+) -> None:
+    view = {"width": size[0], "height": size[1]}
+    with browser.new_context(viewport=view, color_scheme=scheme) as context:  # type: ignore[arg-type]  light or dark
+        page = context.new_page()
+        complaints = complaints_of(page)
+        wide = {}
+        for name in sorted(path.relative_to(site).as_posix() for path in site.rglob("*.html")):
+            page.goto(f"{address}/{name}", wait_until="load")
+            if page.evaluate(SIDEWAYS) > 0 or page.evaluate(BEYOND):
+                wide[name] = page.evaluate(BEYOND)
+        assert wide == {}
+        assert complaints == []
+
+
+@pytest.mark.long
+@pytest.mark.timeout(400)
+def test_a_message_is_found_by_searching(address: str, browser: Browser) -> None:
+    with browser.new_context(viewport={"width": LAPTOP[0], "height": LAPTOP[1]}) as context:
+        page = context.new_page()
+        page.goto(f"{address}/index.html")
+        page.locator(".md-search__input").click()
+        page.locator(".md-search__input").fill("batch_sampler of its own")
+        page.wait_for_selector(".md-search-result__link", timeout=60_000)
+        assert page.locator(".md-search-result__link[href*='troubleshooting/data']").count() > 0

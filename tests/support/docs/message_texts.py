@@ -1,0 +1,142 @@
+"""Messages of the package as people read them: texts of each `texts.py`, reasons of decisions, errors, warnings.
+
+A message is a template: what varies is written as `…`. Templates are read from the source, so that no function has to be
+called with values that it can use. A function that returns one of two texts has two templates; a text inside another one
+(`{hint}`) is a template of its own where it has a name, and `…` in the other.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import shoal
+from shoal.errors import all_errors
+
+ROOT = Path(shoal.__file__).parent
+TROUBLE = Path(__file__).parents[3] / "docs" / "troubleshooting"
+ANY = "…"
+TEXT_MODULES = ("texts.py", "reasons.py")
+WARNINGS = ("warning: ", "shoal: warning: ")  # how a text begins that is a warning wherever it stands
+SPAN = re.compile(r"(?<!`)(`+)(?!`)(.+?)(?<!`)\1(?!`)", re.DOTALL)
+ENTRY = re.compile(r"^- (`.*)$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Message:
+    source: str  # path below the package, such as launching/texts.py
+    name: str  # of the constant or function, or of the error that is raised
+    text: str
+
+    @property
+    def page(self) -> str:
+        """The page of `docs/troubleshooting/` where a message of this package most likely belongs."""
+        package = self.source.split("/")[0]
+        return PAGES.get(self.source, PAGES.get(package, "workers.md"))
+
+    @property
+    def entry(self) -> str:
+        """The line that opens the message's entry on its page."""
+        ticks = "``" if "`" in self.text else "`"
+        pad = " " if ticks == "``" and (self.text.startswith("`") or self.text.endswith("`")) else ""
+        return f"- {ticks}{pad}{self.text}{pad}{ticks}"
+
+
+PAGES = {
+    "launching/chaos/texts.py": "tools.md",
+    "bench": "tools.md",
+    "plan": "tools.md",
+    "launching": "starting.md",
+    "cli": "starting.md",
+    "entry": "starting.md",
+    "settings": "settings.md",
+    "training": "script.md",
+    "strategies": "script.md",
+    "data": "data.md",
+    "checkpoint": "checkpoints.md",
+    "parameters": "servers.md",
+    "collectives": "collectives.md",
+}
+
+
+def messages() -> list[Message]:
+    found = [message for path in sorted(ROOT.rglob("*.py")) for message in messages_in(path)]
+    return [message for message in found if re.search(r"[a-z]{2}", message.text)]
+
+
+def messages_in(path: Path) -> Iterator[Message]:
+    source = path.relative_to(ROOT).as_posix()
+    text = path.read_text(encoding="utf-8")
+    if path.name in TEXT_MODULES:
+        for node in ast.parse(text).body:
+            yield from (Message(source, name, template) for name, template in named_texts(node))
+    elif any(f"{name}(" in text for name in (*error_names(), "Distrust")) or "warning: " in text:
+        for name, template in written_texts(ast.parse(text)):
+            yield Message(source, name, template)
+
+
+@cache
+def error_names() -> frozenset[str]:
+    return frozenset(error.__name__ for error in all_errors())
+
+
+def written_texts(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """Errors that are made with a text written in place, reasons in an enumeration, and warnings."""
+    inner = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Name(id=name), args=[text, *_]) if name in error_names():
+                yield from ((name, template) for template in templates(text))
+            case ast.ClassDef(name="Distrust", body=body):
+                yield from ((node.name, text) for statement in body for _name, text in named_texts(statement))
+            case ast.JoinedStr() | ast.Constant(value=str()) if id(node) not in inner:
+                yield from (("warning", text) for text in templates(node) if text.startswith(WARNINGS))
+
+
+def named_texts(node: ast.stmt) -> Iterator[tuple[str, str]]:
+    match node:
+        case ast.Assign(targets=[ast.Name(id=name)], value=ast.Dict(values=values)):
+            yield from ((name, template) for value in values for template in templates(value))
+        case ast.Assign(targets=[ast.Name(id=name)], value=value):
+            yield from ((name, template) for template in templates(value))
+        case ast.FunctionDef(name=name) if not name.startswith("_"):
+            for inner in ast.walk(node):
+                if isinstance(inner, ast.Return) and inner.value is not None:
+                    yield from ((name, template) for template in templates(inner.value))
+
+
+def templates(node: ast.expr) -> Iterator[str]:
+    """What a text may be, `…` for what varies. Nothing, if it is not written there."""
+    match node:
+        case ast.Constant(value=str(text)):
+            yield tidy(text)
+        case ast.JoinedStr(values=values):
+            yield tidy("".join(str(part.value) if isinstance(part, ast.Constant) else ANY for part in values))
+        case ast.BinOp(op=ast.Add(), left=left, right=right):
+            yield from (tidy(one + other) for one in pieces(left) for other in pieces(right))
+        case ast.IfExp(body=body, orelse=orelse):
+            yield from (*templates(body), *templates(orelse))
+        case ast.Call(func=ast.Name(), args=arguments):
+            yield from (template for argument in arguments for template in templates(argument))
+
+
+def pieces(node: ast.expr) -> list[str]:
+    return list(templates(node)) or [ANY]
+
+
+def tidy(text: str) -> str:
+    return re.sub(r"…+", ANY, re.sub(r"\s+", " ", text)).strip()
+
+
+def explained() -> dict[str, str]:
+    """By template, the page that has an entry for it."""
+    found: dict[str, str] = {}
+    for page in sorted(TROUBLE.glob("*.md")):
+        for line in ENTRY.findall(page.read_text(encoding="utf-8")):
+            for _ticks, text in SPAN.findall(line):
+                found.setdefault(tidy(text), page.name)
+    return found

@@ -169,9 +169,11 @@ def test_chunks_cover_all_calls_in_order_and_are_small(sizes: list[int], start: 
 
 
 @given(SCRIPTS, SCRIPTS)
-def test_digests_of_whole_scripts_are_equal_where_all_calls_are(
+def test_digests_of_whole_scripts_are_equal_where_all_terms_are(
     first: list[ScriptCall], second: list[ScriptCall]
 ) -> None:
+    first, second = ([msgspec.structs.replace(call, samples=()) for call in calls] for calls in (first, second))
+
     def digest(calls: list[ScriptCall]) -> bytes:
         total = b""
         for call in calls:
@@ -196,7 +198,7 @@ EVALUATING = "step 3, evaluation, call 1, scores accuracy"
         ("saving 'best', comparison", "run.save"),
         ("saving after step 3, buffers 0", "run.save"),
         ("weights of model 2, fc.bias", "run.model"),
-        ("start of loop 2: batch 8, 64 samples", "run.batches"),
+        ("start of loop 2", "run.batches"),
         ("step 3, exchange 0 of model 1, gradients 0", ""),
         ("step 3, mean, tensor 0", ""),  # of a strategy
         ("end of loop 1 after 17 steps", ""),
@@ -213,7 +215,7 @@ def test_an_operation_belongs_to_a_call_of_the_script(label: str, call: str) -> 
         ("step 4, exchange 0 of model 1, gradients 0", "had gone on to the gradients of step 4"),
         ("end of loop 1 after 17 steps", "had come to the end of loop 1"),
         ("end of the script", "had come to the end of the script"),
-        ("start of loop 2: batch 8", "had gone on to run.batches"),
+        ("start of loop 2, data", "had gone on to run.batches"),
         ("step 4, no backward", "was in 'step 4, no backward'"),
     ],
 )

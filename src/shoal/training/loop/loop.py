@@ -107,7 +107,7 @@ class Loop:
     def _come_in(self) -> None:
         """Meet the others at the start, or where they are in this loop."""
         session, past = self.session, self.session.place.past
-        start = f"start of loop {self.number}: {self._text()}"
+        start = f"start of loop {self.number}"  # where loops differ, the terms say how
         if past is None:
             meet(session, start, self._start)
         elif past.is_resumed:
@@ -153,7 +153,7 @@ class Loop:
         self.first_step = past.first_step
         self.session.place.reach_checkpoint()
         self.session.held.trust(self.session.step)  # all have read the same bytes
-        meet(self.session, f"resuming loop {self.number}: {self._text()}", self._start)
+        meet(self.session, f"resuming loop {self.number}", self._start)
         forget_changed(self.session, past.state)
 
     def go_to(self, cursor: Cursor) -> None:
@@ -222,9 +222,6 @@ class Loop:
     def length(self) -> int:
         """Batches over all epochs, while the number of workers stays what it is."""
         return LoopLength(self.plan, self.dealing()).batches()
-
-    def _text(self) -> str:
-        return f"batch {self.plan.feed.batch_size}, {self.plan.feed.samples} samples"
 
     def _start(self, point: str) -> None:
         session, length = self.session, LoopLength(self.plan, self.dealing())

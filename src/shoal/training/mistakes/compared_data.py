@@ -18,6 +18,7 @@ from shoal.data.fingerprint import DataDifference, Fingerprint, first_difference
 from shoal.errors import UsageError
 from shoal.events import ScriptDoubtful
 from shoal.terms import SampleHashes, changed_sample
+from shoal.training.script.call_terms import LENGTH
 from shoal.training.script.past import Past
 from shoal.training.session import Session
 from shoal.values import Cursor
@@ -75,11 +76,12 @@ def kept_hashes(samples: SampleHashes) -> str:
 
 def warn_of_change(session: Session, past: Past, samples: SampleHashes) -> None:
     """Warn where a sample is not what it was when the checkpoint was made, and the checkpoint is inside an epoch."""
-    then = past.state.get("terms", {}).get(HASHES, "")
-    if not past.state["cursor"][1]:
+    then, position = past.state.get("terms", {}), past.state["cursor"][1]
+    if not position or str(position) == then.get(LENGTH):
         return
     try:
-        before = tuple((int(index), int(number)) for index, number in (pair.split(":") for pair in then.split()))
+        pairs = (pair.split(":") for pair in then.get(HASHES, "").split())
+        before = tuple((int(index), int(number)) for index, number in pairs)
     except ValueError:
         return  # written by hand: nothing to compare with
     changed = changed_sample(before, samples)

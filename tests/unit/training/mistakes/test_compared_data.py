@@ -142,9 +142,9 @@ def test_an_evaluation_of_unequal_parts_is_refused() -> None:
 # A resumed job
 
 
-@pytest.mark.parametrize(("die_at", "warned"), [(4, True), (6, False)], ids=["inside an epoch", "between epochs"])
+@pytest.mark.parametrize(("saved", "warned"), [(4, True), (6, False)], ids=["inside an epoch", "between epochs"])
 def test_a_job_that_goes_on_inside_an_epoch_with_other_samples_is_warned(
-    die_at: int, warned: bool, tmp_path: Path
+    saved: int, warned: bool, tmp_path: Path
 ) -> None:
     shift = 0.0
 
@@ -153,7 +153,7 @@ def test_a_job_that_goes_on_inside_an_epoch_with_other_samples_is_warned(
         optimizer = run.optimizer(torch.optim.SGD(model.parameters(), lr=0.01))
         for (x,) in run.batches(TensorDataset(WHOLE.tensors[0] + shift), 2, epochs=2):
             run._session.saver.wait()
-            if run.step == die_at and not shift:
+            if run.step == saved + 2 and not shift:
                 raise Killed
             model(x).mean().backward()
             optimizer.step()
@@ -167,9 +167,9 @@ def test_a_job_that_goes_on_inside_an_epoch_with_other_samples_is_warned(
         return made
 
     with pytest.raises(Killed):
-        train_in_threads(2, train, hub=hub(is_resumed=False), checkpoint_every="1")
+        train_in_threads(2, train, hub=hub(is_resumed=False), checkpoint_every=str(saved))
     shift = 1.0
     resumed = hub(is_resumed=True)
     train_in_threads(2, train, hub=resumed)
     doubts = [event.text for event in resumed.events if isinstance(event, ScriptDoubtful)]
-    assert doubts == ([texts.sample_changed("loop 1", 0, f"step-{die_at:08}-g1")] if warned else [])
+    assert doubts == ([texts.sample_changed("loop 1", 0, f"step-{saved:08}-g1")] if warned else [])

@@ -45,7 +45,7 @@ def train(run):
 if __name__ == "__main__":
     shoal.main(train, OPTIONS)
 """
-STOPS_AT_10 = 'if "stop" in sys.argv and run.step >= 9:\n            run.stop("enough for a test")'
+STOPS_AFTER_11 = 'if "stop" in sys.argv and run.step >= 9:\n            run.stop("enough for a test")'
 
 
 def write(folder: Path, *, inside: str = "pass", options: str = "") -> None:
@@ -108,32 +108,53 @@ def test_without_a_request_nothing_is_written_and_the_first_save_makes_a_whole_r
     assert exported.code == 0, exported.stderr
 
 
-def test_a_script_goes_on_alone_or_with_workers_where_it_stopped(tmp_path: Path) -> None:
-    write(tmp_path)
-    whole = weights(python(tmp_path))
-
-    write(tmp_path, inside=STOPS_AT_10, options='run_dir="runs/first", resume="last", checkpoint_every=4')
-    first = python(tmp_path, "stop")
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Outcome, str]:
+    """A folder whose runs/first stopped after 11 of 16 steps, its output, and the weights of a run that did not."""
+    folder = tmp_path_factory.mktemp("stopped")
+    write(folder)
+    whole = weights(python(folder))
+    write(folder, inside=STOPS_AFTER_11, options='run_dir="runs/first", resume="last", checkpoint_every=4')
+    first = python(folder, "stop")
     assert first.code == 0, first.stderr
     assert texts.nothing_to_resume("runs/first") in first.stdout
-    assert "stopped (enough for a test): 10 steps" in first.stdout
-    happened = events_in(tmp_path / "runs/first")
-    assert [event.step for event in happened if isinstance(event, CheckpointPublished)] == [4, 8, 10]
-    for copy in ("second", "third"):
-        shutil.copytree(tmp_path / "runs/first", tmp_path / "runs" / copy)
+    assert "stopped (enough for a test): 11 steps" in first.stdout
+    happened = events_in(folder / "runs/first")
+    steps = [event.step for event in happened if isinstance(event, CheckpointPublished)]
+    assert (steps[0], steps[-1]) == (4, 11)  # one between may be put off
+    return folder, first, whole
 
+
+def copy_of(stopped: tuple[Path, Outcome, str], folder: Path) -> None:
+    shutil.copytree(stopped[0] / "runs", folder / "runs")
+    shutil.copy(stopped[0] / "train.py", folder / "train.py")
+
+
+def test_a_script_goes_on_alone_bit_for_bit(tmp_path: Path, stopped: tuple[Path, Outcome, str]) -> None:
+    copy_of(stopped, tmp_path)
     alone = python(tmp_path)
-    assert weights(alone) == whole
+    assert weights(alone) == stopped[2]
     happened = events_in(tmp_path / "runs/first")
-    assert [event.step for event in happened if isinstance(event, Resumed)] == [10]
+    assert [event.step for event in happened if isinstance(event, Resumed)] == [11]
     assert [event.generation for event in happened if isinstance(event, GenerationFormed)] == [1, 2]
-    assert used(first, alone) == dict.fromkeys(range(64), 1)
+    assert used(stopped[1], alone) == dict.fromkeys(range(64), 1)
 
-    one = shoal(tmp_path, "run", "--resume", "second", "-n", "1", "train.py", patience=2 * PATIENCE)
-    assert weights(one) == whole
-    two = shoal(tmp_path, "run", "--resume", "third", "-n", "2", "train.py", patience=2 * PATIENCE)
-    assert two.code == 0, two.stderr
-    assert used(first, two) == dict.fromkeys(range(64), 1)
+
+@pytest.mark.long
+def test_shoal_run_goes_on_with_one_worker_bit_for_bit(tmp_path: Path, stopped: tuple[Path, Outcome, str]) -> None:
+    copy_of(stopped, tmp_path)
+    job = shoal(tmp_path, "run", "--resume", "first", "train.py", patience=2 * PATIENCE)
+    assert weights(job) == stopped[2]
+    assert used(stopped[1], job) == dict.fromkeys(range(64), 1)
+
+
+def test_shoal_run_goes_on_with_more_workers_and_every_sample_once(
+    tmp_path: Path, stopped: tuple[Path, Outcome, str]
+) -> None:
+    copy_of(stopped, tmp_path)
+    job = shoal(tmp_path, "run", "--resume", "first", "-n", "2", "train.py", patience=2 * PATIENCE)
+    assert job.code == 0, job.stderr
+    assert used(stopped[1], job) == dict.fromkeys(range(64), 1)
 
 
 @pytest.mark.long
@@ -215,4 +236,4 @@ def test_settings_of_the_script_are_defaults_under_shoal_run(tmp_path: Path) -> 
     assert texts.taken_over({"checkpoint-every": "4"}) in job.stdout
     assert not (tmp_path / "elsewhere").exists()
     steps = [event.step for event in events_in(tmp_path / "out") if isinstance(event, CheckpointPublished)]
-    assert steps == [4, 8]
+    assert (steps[0], steps[-1]) == (4, 8)

@@ -37,7 +37,7 @@ from shoal.errors import CheckpointUnusable, Interrupted, ScriptFailed, ShoalErr
 from shoal.events import Advised, AnyEvent, CheckpointPublished, JobEnded, WorkerFailed
 from shoal.job_config import JobConfig, from_mapping, read_toml
 from shoal.membership.record.first_event import first_event
-from shoal.settings.given_by_script import Alone, check_alone, fate_of
+from shoal.settings.given_by_script import Alone, check_alone, treatment_of
 from shoal.strategies.peers.solo_peers import SoloPeers
 from shoal.watch import closing_line, open_display
 
@@ -79,7 +79,7 @@ def settings_alone(options: Mapping[str, Any]) -> AloneSettings:
 
 def _fitting_alone(recorded: Mapping[str, Any]) -> dict[str, Any]:
     """Settings of the job that is resumed, without those that need other processes."""
-    return {name: value for name, value in recorded.items() if fate_of(name).alone is not Alone.REFUSED}
+    return {name: value for name, value in recorded.items() if treatment_of(name).alone is not Alone.REFUSED}
 
 
 def _last_run(wanted: JobConfig) -> str:

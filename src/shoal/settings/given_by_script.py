@@ -38,18 +38,18 @@ class InJob(Enum):
 
 
 @dataclass(frozen=True)
-class Fate:
+class Treatment:
     alone: Alone
     in_job: InJob
 
 
-OTHER = Fate(Alone.HONOURED, InJob.NEEDED)
-_STARTED = Fate(Alone.REFUSED, InJob.FIXED)
-_BETWEEN_PROCESSES = Fate(Alone.HARMLESS, InJob.NEEDED)
-_TRAINING = Fate(Alone.HONOURED, InJob.TAKEN)
-_PLACE = Fate(Alone.HONOURED, InJob.TOLD)
+OTHER = Treatment(Alone.HONOURED, InJob.NEEDED)
+_STARTED = Treatment(Alone.REFUSED, InJob.FIXED)
+_BETWEEN_PROCESSES = Treatment(Alone.HARMLESS, InJob.NEEDED)
+_TRAINING = Treatment(Alone.HONOURED, InJob.TAKEN)
+_PLACE = Treatment(Alone.HONOURED, InJob.TOLD)
 
-FATES: Mapping[str, Fate] = {
+TREATMENTS: Mapping[str, Treatment] = {
     **dict.fromkeys(("workers", "min-workers", "spares", "strategy", "chaos"), _STARTED),
     **dict.fromkeys(ParameterServerSettings.names(), _STARTED),
     **dict.fromkeys(
@@ -57,15 +57,15 @@ FATES: Mapping[str, Fate] = {
     ),
     **dict.fromkeys(("schedule", "deterministic", "carrier", "bucket-mb", "codec"), _BETWEEN_PROCESSES),
     **dict.fromkeys(("seed", "sync-batchnorm", "threads", "checkpoint-every"), _TRAINING),
-    **dict.fromkeys(("resize", "digest-every"), Fate(Alone.HARMLESS, InJob.TAKEN)),
+    **dict.fromkeys(("resize", "digest-every"), Treatment(Alone.HARMLESS, InJob.TAKEN)),
     **dict.fromkeys(("run-dir", "checkpoint-to", "keep-checkpoints", "open"), _PLACE),
-    "resume": Fate(Alone.HONOURED, InJob.NEEDED),
-    "progress": Fate(Alone.HONOURED, InJob.HARMLESS),
+    "resume": Treatment(Alone.HONOURED, InJob.NEEDED),
+    "progress": Treatment(Alone.HONOURED, InJob.HARMLESS),
 }
 
 
-def fate_of(name: str) -> Fate:
-    return FATES.get(name, OTHER)
+def treatment_of(name: str) -> Treatment:
+    return TREATMENTS.get(name, OTHER)
 
 
 def check_alone(wanted: Values, usual: Values, *, script: str) -> None:
@@ -73,7 +73,7 @@ def check_alone(wanted: Values, usual: Values, *, script: str) -> None:
     refused = {
         name: value
         for name, value in wanted.items()
-        if fate_of(name).alone is Alone.REFUSED and value != usual.get(name) and not _is_fine_alone(name, value)
+        if treatment_of(name).alone is Alone.REFUSED and value != usual.get(name) and not _is_fine_alone(name, value)
     }
     if not refused:
         return
@@ -102,14 +102,14 @@ def in_job(wanted: Values, job: Values, given: Collection[str], *, script: str) 
     taken = TakenOver()
     given = {*given, *(("run-dir",) if "resume" in given else ())}  # a resumed job goes on in its run directory
     for name, value in wanted.items():
-        fate = fate_of(name).in_job
-        if value == job.get(name) or fate is InJob.HARMLESS or (name in given and fate is not InJob.FIXED):
+        treatment = treatment_of(name).in_job
+        if value == job.get(name) or treatment is InJob.HARMLESS or (name in given and treatment is not InJob.FIXED):
             continue
         said, has = _in_python([(name, value)]), _in_python([(name, job.get(name))])
         command = f"shoal run {as_option((name, value))} {shlex.quote(script)}"
-        if fate is InJob.TAKEN:
+        if treatment is InJob.TAKEN:
             taken.values[name] = value
-        elif fate is InJob.TOLD:
+        elif treatment is InJob.TOLD:
             taken.told.append(texts.not_honoured(said, has, command))
         elif name == "resume":
             raise UsageError(texts.resume_in_job(said, command))

@@ -45,7 +45,8 @@ def test_recorded_settings_are_the_base_and_what_is_given_beats_them(tmp_path: P
     config = resumed(path, str(file), threads=1)
     assert (config.workers, config.seed, config.threads) == (4, 8, 1)
     assert (config.run_dir, config.resume) == (str(path), str(path))
-    assert resumed(path, workers=2) == msgspec.structs.replace(resumed(path), workers=2)
+    given = ("resume", "workers")
+    assert resumed(path, workers=2) == msgspec.structs.replace(resumed(path), workers=2, given=given)
 
 
 def test_a_run_directory_that_was_moved_goes_on_where_it_is_now(tmp_path: Path) -> None:

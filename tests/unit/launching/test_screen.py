@@ -9,6 +9,7 @@ import pytest
 
 from shoal.entry.lone_steps import ran_as_copies
 from shoal.job_config import JobConfig
+from shoal.launching import texts
 from shoal.launching.processes.specs import Job
 from shoal.launching.screen import (
     SHOWN_LINES,
@@ -44,9 +45,12 @@ def test_lost_worker_is_shown_with_its_last_lines() -> None:
     assert "had printed nothing" in final_message(FinishJob(3, 0.5, "WorkerLost", "gone", 1), JOB, ())[1]
 
 
-def test_traceback_is_shown_as_it_is() -> None:
-    text = "the script failed on worker 1:\nTraceback (most recent call last):\nValueError: no"
-    assert final_message(FinishJob(1, 0.5, "ScriptFailed", text), JOB, ()) == [f"shoal: error: {text}"]
+def test_traceback_is_shown_as_it_is_and_the_last_line_says_who_raised_what_and_where() -> None:
+    frame = '  File "/x/train.py", line 12, in train'
+    text = f"the script failed on worker 1 in step 3:\nTraceback (most recent call last):\n{frame}\nValueError: no"
+    shown, last = final_message(FinishJob(1, 0.5, "ScriptFailed", text), JOB, ())
+    assert shown == f"shoal: error: {text}"
+    assert last == f"shoal: {texts.script_raised('ValueError at /x/train.py:12', '1', Path('runs/x'))}"
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,13 @@ import pytest
 from shoal.errors import UsageError
 from shoal.job_config import JobConfig, from_mapping
 from shoal.settings import texts
-from shoal.settings.given_by_script import FATES, check_alone, in_job
+from shoal.settings.given_by_script import TREATMENTS, check_alone, in_job
 
 DEFAULTS = JobConfig().values()
 
 
 def test_the_table_has_every_setting() -> None:
-    assert FATES.keys() == DEFAULTS.keys()
+    assert TREATMENTS.keys() == DEFAULTS.keys()
 
 
 @pytest.mark.parametrize(

@@ -152,7 +152,7 @@ def _belongs_to_python(path: Path, known: set[str]) -> bool:
 def pickled(function: Callable[..., object], keywords: Mapping[str, object]) -> bytes:
     name = name_of(function)
     try:
-        import cloudpickle  # a documented exception: workers of this user alone read it
+        import cloudpickle  # type: ignore[import-untyped]  # a documented exception: workers of this user alone read it
     except ImportError:
         raise UsageError(texts.no_cloudpickle(name)) from None
     module = sys.modules.get(str(getattr(function, "__module__", None)))

@@ -6,6 +6,7 @@ with either (`entry.function_script`).
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import inspect
 import math
@@ -97,7 +98,17 @@ def _main_source(main: ModuleType, function: Callable[..., object]) -> str | Non
     code = getattr(inspect.unwrap(function), "__code__", None)
     if script is None or code is None or not _is_same_file(code.co_filename, script):
         return None  # from a notebook's cell or a prompt
+    if is_in_main_part(Path(script).read_bytes(), code.co_firstlineno):
+        return None
     return str(Path(script).resolve()) if spec is None else str(spec.name)  # `python -m NAME` has a spec
+
+
+def is_in_main_part(source: bytes, line: int) -> bool:
+    """Whether the line is under `if __name__ == "__main__":`, which is not run where the script is imported."""
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.If) and node.lineno <= line <= (node.end_lineno or node.lineno):
+            return any(isinstance(part, ast.Name) and part.id == "__name__" for part in ast.walk(node.test))
+    return False
 
 
 def is_importable(module: ModuleType) -> bool:

@@ -30,6 +30,7 @@ from shoal.launching.disk.aftermath import put_in_order, record_size
 from shoal.launching.disk.job_token import token_file
 from shoal.launching.disk.last_report import leave_report
 from shoal.launching.disk.resuming import strangers_hand
+from shoal.launching.from_python.travelling import check_function
 from shoal.launching.launcher_loop import Equipment, LauncherLoop
 from shoal.launching.plaintext import spoken_plaintext
 from shoal.launching.processes.running import Processes
@@ -93,6 +94,7 @@ def run_job(
     killed.
     """
     check_script(script)
+    check_function(script, arguments, Path(config.run_dir))
     check_size(config)
     clauses = chaos.parse(config.chaos)
     for doubt in chaos.doubts(clauses, workers=config.workers, servers=config.of(ParameterServerSettings).server_count):

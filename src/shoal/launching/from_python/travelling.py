@@ -12,14 +12,14 @@ import inspect
 import math
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from shoal.entry.function_script import SCRIPT, FunctionCall
+from shoal.entry.function_script import SCRIPT, FunctionCall, recorded_call
 from shoal.errors import UsageError
 from shoal.launching import texts
 from shoal.launching.disk.job_token import FUNCTION, private_file
@@ -52,6 +52,13 @@ def travelling(function: Callable[..., object], keywords: Mapping[str, object]) 
     with private_file(FUNCTION, pickled(function, keywords), texts.function_not_written) as file:
         call = FunctionCall(name_of(function).rpartition(".")[2], pickle=str(file), folders=folders)
         yield Travelling(SCRIPT, call.as_arguments(), (file,))
+
+
+def check_function(script: str, arguments: Sequence[str], run_dir: Path) -> None:
+    """Refuse to go on with a job whose function was a copy, which is gone."""
+    call = recorded_call(script, arguments)
+    if call is not None and call.pickle and not Path(call.pickle).exists():
+        raise UsageError(texts.function_not_kept(call.name, run_dir))
 
 
 def name_of(function: Callable[..., object]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 from jupyter_client import BlockingKernelClient, KernelManager
+from jupyter_core.utils import ensure_event_loop
 
 from support.launcher import leftovers
 
@@ -49,8 +51,8 @@ def train(run, lr=0.1, epochs=2):
 class Cells:
     """A kernel, and what its cells wrote."""
 
-    def __init__(self, kernel: KernelManager, client: BlockingKernelClient) -> None:
-        self.kernel = kernel
+    def __init__(self, process: int, client: BlockingKernelClient) -> None:
+        self.process = process
         self._client = client
         self.stdout = ""
         self.stderr = ""
@@ -91,10 +93,11 @@ def cells(tmp_path: Path) -> Iterator[Cells]:
     try:
         client.start_channels()
         client.wait_for_ready(timeout=CELL_PATIENCE)
-        yield Cells(kernel, client)
+        yield Cells(kernel.provisioner.pid, client)
     finally:
         client.stop_channels()
         kernel.shutdown_kernel(now=True)
+        ensure_event_loop().close()  # the one that both have used here
     assert leftovers(tmp_path) == []
 
 
@@ -128,7 +131,7 @@ def test_interrupting_the_kernel_stops_the_job_and_the_notebook_goes_on(cells: C
         limit = time.monotonic() + CELL_PATIENCE
         while time.monotonic() < limit and not (metrics.exists() and metrics.stat().st_size):
             time.sleep(0.05)
-        cells.kernel.interrupt_kernel()
+        os.killpg(cells.process, signal.SIGINT)  # as a notebook does it
 
     interrupter = threading.Thread(target=interrupt)
     interrupter.start()

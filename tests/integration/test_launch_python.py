@@ -231,11 +231,13 @@ def dying(run):
     import torch
     model = run.model(torch.nn.Linear(4, 1))
     optimizer = run.optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
-    for x in run.batches(torch.randn(64, 4), batch_size=1, epochs=2):
+    data = torch.utils.data.TensorDataset(torch.randn(64, 4))
+    for [x] in run.batches(data, batch_size=1, epochs=2):
         model(x).sum().backward()
         optimizer.step()
         if run.step == 10 and run.rank == 1 and not os.path.exists("died"):
-            while "is ready" not in Path("out/logs/spares.log").read_text():
+            log = Path("out/logs/spares.log")
+            while not log.exists() or "is ready" not in log.read_text():
                 time.sleep(0.05)
             Path("died").write_text("x")
             os.kill(os.getpid(), signal.SIGKILL)

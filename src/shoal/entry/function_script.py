@@ -110,12 +110,13 @@ def main() -> None:
 
 def found(call: FunctionCall) -> Callable[..., Any]:
     """The function with its keyword arguments, to be called with a `Run`."""
-    if call.pickle:
-        function, keywords = _unpickled(call.pickle)
-    else:
-        home = _imported_script(call.source) if call.source.startswith("/") else importlib.import_module(call.source)
-        function, keywords = reduce(getattr, call.name.split("."), home), call.keywords
+    function, keywords = _unpickled(call.pickle) if call.pickle else (_imported(call), call.keywords)
     return function if not keywords else lambda run: function(run, **keywords)
+
+
+def _imported(call: FunctionCall) -> Any:
+    home = _imported_script(call.source) if call.source.startswith("/") else importlib.import_module(call.source)
+    return reduce(getattr, call.name.split("."), home)
 
 
 def _imported_script(path: str) -> ModuleType:

@@ -24,14 +24,15 @@ from shoal.disk.last_report import leave_report
 from shoal.disk.resuming import strangers_hand
 from shoal.engines.engine import Engine
 from shoal.engines.local import LocalEngine
-from shoal.entry.function_script import recorded_call, title_of
+from shoal.entry.function_script import title_of
 from shoal.environment import likely_typos, parse_address, worker_environment
-from shoal.errors import UsageError, printable
+from shoal.errors import printable
 from shoal.events import JobEnded
 from shoal.job_config import JobConfig
 from shoal.launching import texts
 from shoal.launching.chaos import clauses as chaos
 from shoal.launching.coordinator_line import CoordinatorLine
+from shoal.launching.from_python.travelling import check_function
 from shoal.launching.launcher_loop import Equipment, LauncherLoop
 from shoal.launching.plaintext import spoken_plaintext
 from shoal.launching.processes.running import Processes
@@ -77,7 +78,6 @@ class _Means:
     listener: socket.socket
     lock: FileIO
     open_engine: Callable[[], Engine] | None
-    private_files: tuple[Path, ...]
 
 
 def run_job(
@@ -95,7 +95,7 @@ def run_job(
     killed.
     """
     check_script(script)
-    _check_function(config, script, arguments)
+    check_function(script, arguments, Path(config.run_dir))
     check_size(config)
     clauses = chaos.parse(config.chaos)
     for doubt in chaos.doubts(clauses, workers=config.workers, servers=config.of(ParameterServerSettings).server_count):
@@ -130,11 +130,12 @@ def run_job(
             group_key_file=group_key_file(config, token, stack),
             master_port=stack.enter_context(held_port()).getsockname()[1],
             record_start=record_size(directory.path),
+            private_files=private_files,
             space=space_name(directory.path) if config.has(ParameterServerSettings) else "",
         )
         stack.enter_context(_way_in(job, _bound(listener)))
         announce(config.progress, opening(job))
-        means = _Means(token, listener, directory.lock, open_engine, private_files)
+        means = _Means(token, listener, directory.lock, open_engine)
         finish, closing = _start_and_see_to(job, means, stack)
         put_in_order(job.run_dir, job.record_start, _end_of(finish), directory.settings_before)
     # The lock is free by now: a job that left no end in its record counts as crashed, not as running.
@@ -151,13 +152,6 @@ def _say_how_it_ended(finish: FinishJob, job: Job, closing: Closing) -> None:
         announce("plain", f"warning: {doubt}")
     if not is_quiet:
         announce("plain", verdict(finish, job, closing, can_resume=has_checkpoint(job)))
-
-
-def _check_function(config: JobConfig, script: str, arguments: tuple[str, ...]) -> None:
-    """A function that travelled in a file is gone with the job that it was given to."""
-    call = recorded_call(script, arguments)
-    if call is not None and call.pickle and not Path(call.pickle).exists():
-        raise UsageError(texts.function_not_kept(call.name, Path(config.run_dir)))
 
 
 def _earlier_run(config: JobConfig, stack: contextlib.ExitStack) -> FileIO | None:
@@ -192,7 +186,7 @@ def _start_and_see_to(job: Job, means: _Means, stack: contextlib.ExitStack) -> t
     """Start the processes and wait for the end of the job."""
     signals = stack.enter_context(caught_signals())
     keys = (job.token_file,) if job.group_key_file is None else (job.token_file, job.group_key_file)
-    home = stack.enter_context(contextlib.closing(LocalEngine((*keys, *means.private_files))))
+    home = stack.enter_context(contextlib.closing(LocalEngine((*keys, *job.private_files))))
     elsewhere = None if means.open_engine is None else stack.enter_context(contextlib.closing(means.open_engine()))
     processes = Processes(home, elsewhere)
     servers, keeper = open_servers(job, processes, means.token, stack)

@@ -50,7 +50,7 @@ class Caught(Exception):
 def parser_of(module: str, arguments: Sequence[str] = ()) -> Parser:
     """The parser that a command makes; the command does nothing else."""
 
-    def catch(self: Parser, arguments: Sequence[str]) -> NoReturn:  # noqa: ARG001
+    def catch(self: Parser, arguments: Sequence[str]) -> NoReturn:
         raise Caught(self)
 
     with mock.patch.object(Parser, "parse_all", catch):

@@ -62,7 +62,7 @@ def on_files(files: Files, *, config: Any) -> Files:
     return files
 
 
-def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Files) -> str:  # noqa: ARG001  mkdocs's signature
+def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Files) -> str:
     here = page.file.src_uri
     if here.startswith("source/"):
         return markdown

@@ -51,7 +51,8 @@ class Notebook(Plain):
 
         shown = {"text/plain": line(self.board, self._workers), "text/html": picture(self.board, self._workers)}
         if self._place is None:
-            self._place = display(shown, raw=True, display_id=True)
+            show: Any = display  # it has no types
+            self._place = show(shown, raw=True, display_id=True)
         else:
             self._place.update(shown, raw=True)
 

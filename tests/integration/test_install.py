@@ -17,6 +17,7 @@ import pytest
 
 from shoal.transport.native import native
 
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 ROOT = Path(__file__).parents[2]
 PATIENCE = 300.0  # seconds; the machine may be busy
 DATA = ("py.typed", "native/module.c", "native/reduce.h", "watch/report/report.css", "watch/report/report.js")
@@ -91,7 +92,6 @@ def installed(package: Path, folder: Path, *, has_compiler: bool) -> Path:
     return clean / "bin"
 
 
-@pytest.mark.long
 def test_both_packages_hold_what_belongs_to_them_and_no_more(dist: Path) -> None:
     [wheel], [source] = dist.glob("*.whl"), dist.glob("*.tar.gz")
     in_wheel = zipfile.ZipFile(wheel).namelist()
@@ -104,7 +104,6 @@ def test_both_packages_hold_what_belongs_to_them_and_no_more(dist: Path) -> None
     assert len([name for name in in_wheel if name.endswith(".so")]) == (native is not None)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(("kind", "has_compiler"), [("*.whl", False), ("*.tar.gz", True), ("*.tar.gz", False)], ids=str)
 def test_an_installed_package_runs_a_job(dist: Path, tmp_path: Path, kind: str, has_compiler: bool) -> None:
     [package] = dist.glob(kind)

@@ -70,7 +70,7 @@ print("after training")
     assert outcome.code == 0
     assert "evaluated at step 4: accuracy 0.9375 (50 samples)" in outcome.stdout
     assert "finished: 4 steps" in outcome.stdout
-    first, last = outcome.frame
+    first, *_, last = outcome.frame
     assert re.fullmatch(r"shoal: 2 workers run script.py; the record is in runs/.*-script", first)
     assert re.fullmatch(r"shoal: finished in .* s, 4 steps; look at it: shoal report --open runs/.*-script", last)
     assert "communication" in outcome.stdout

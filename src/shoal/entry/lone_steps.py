@@ -57,6 +57,7 @@ class _Steps:
         self._end_job = end_job
         self._workers = job_size()
         self._text: str | None = None  # of the script, once it is needed
+        self._first_path = _script_path()  # Python forgets it before the functions that run at exit
         self._taken = 0
         self._is_settled = False  # the script has connected its workers
 
@@ -72,7 +73,7 @@ class _Steps:
         is_silent = self._worker != 0 or getattr(sys, "last_value", None) is not None  # one worker says it for all
         if is_silent or self._is_settled or self._looks_connected() or OWN_SHARE.search(self._script()):
             return
-        sys.stderr.write(f"shoal: warning: {ran_as_copies(_script_name(), self._workers)}\n")
+        sys.stderr.write(f"shoal: warning: {ran_as_copies(self._path.name, self._workers)}\n")
 
     def _looks_connected(self) -> bool:
         self._is_settled = (
@@ -84,10 +85,15 @@ class _Steps:
         )
         return self._is_settled
 
+    @property
+    def _path(self) -> Path:
+        """A process that waited as a spare knows its script later."""
+        return _script_path() or self._first_path or Path("the script")
+
     def _script(self) -> str:
         if self._text is None:
             try:
-                with Path(_script_name()).open(encoding="utf-8", errors="replace") as file:
+                with self._path.open(encoding="utf-8", errors="replace") as file:
                     self._text = file.read(MOST_TEXT)
             except (OSError, ValueError):
                 self._text = ""
@@ -100,8 +106,9 @@ def _says(module: str, question: str) -> bool:
     return asked is not None and bool(asked())
 
 
-def _script_name() -> str:
-    return str(getattr(sys.modules.get("__main__"), "__file__", None) or "the script")
+def _script_path() -> Path | None:
+    name = getattr(sys.modules.get("__main__"), "__file__", None)
+    return None if name is None else Path(name)
 
 
 def _script_frame(frame: FrameType | None) -> str:

@@ -13,15 +13,15 @@ def fit(steps: int) -> float:
     weight = torch.nn.Parameter(torch.ones(1))
     optimizer = torch.optim.LBFGS([weight], lr=0.1)
 
-    def closure() -> float:
+    def closure() -> torch.Tensor:
         optimizer.zero_grad()
         loss = (weight - 3).square().sum()
         loss.backward()
-        return float(loss)
+        return loss.detach()
 
     for _ in range(steps):
         optimizer.step(closure)
-    return float(weight)
+    return weight.item()
 
 
 def train(run: shoal.Run) -> None:

@@ -11,4 +11,5 @@ import torch.distributed as dist
 
 dist.init_process_group("gloo")
 print(sys.argv[1:])
+dist.barrier()
 dist.destroy_process_group()

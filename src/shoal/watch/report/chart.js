@@ -100,7 +100,7 @@ class Chart {
         if (value !== null && (!log || value > 0)) [low, high] = [Math.min(low, value), Math.max(high, value)];
       }
     });
-    if (low > high) [low, high] = [0, 1];
+    if (low > high) [low, high] = [log ? 0.1 : 0, 1]; // nothing in sight
     if (this.spec.from_zero) low = 0;
     if (low === high) [low, high] = log ? [low / 2, high * 2] : [low - (Math.abs(low) / 10 || 1), high + (Math.abs(high) / 10 || 1)];
     const pad = log ? 1 : (high - low) * 0.04;

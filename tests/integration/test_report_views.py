@@ -92,7 +92,7 @@ def drag(page: Page, start: float, end: float, chart: str = "value-0") -> None:
 
 def test_curves_over_steps_samples_epochs_and_time(open_page: Opener) -> None:
     page = open_page("one.html")
-    assert readout(page).startswith("step 600 2:")
+    assert readout(page).startswith("step 600 3:14 ")
     assert labels_below(page)[-1] == "500"
     page.check("input[value=samples]")
     assert readout(page).startswith("step 600 76,800 samples ")

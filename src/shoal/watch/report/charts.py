@@ -1,6 +1,6 @@
 """Which charts a report has and the numbers in them, as the JSON that the page's script draws from. Pure.
 
-Not here: how they are drawn (`report.js`) and the figures around them (`sections`).
+Not here: how they are drawn (`chart.js`) and the figures around them (`sections`).
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ def test_curves_over_steps_samples_epochs_and_time(open_page: Opener) -> None:
     assert "60k" in labels_below(page)
     page.check("input[value=epoch]")
     assert readout(page).startswith("step 600 epoch 6 ")
-    assert "4" in labels_below(page)
+    assert "4.0" in labels_below(page)
     page.check("input[value=time]")
     assert [label for label in labels_below(page) if re.fullmatch(r"\d:\d\d", label)]
     several = open_page("two.html")

@@ -111,7 +111,7 @@ class Chart {
     const position = log ? (value) => Math.log(value / low) / Math.log(high / low) : (value) => (value - low) / (high - low);
     return {
       left, right, bottom, log, yTicks, x0, x1,
-      xTicks: axisX(x0, x1, Math.max(2, Math.floor((right - left) / 68))),
+      xTicks: axisX(x0, x1, Math.max(2, Math.floor((right - left) / 60))),
       x: (value) => (x1 > x0 ? left + ((value - x0) / (x1 - x0)) * (right - left) : (left + right) / 2),
       y: (value) => (log && value <= 0 ? bottom : bottom - position(value) * (bottom - MARGIN.top)),
       back: (pixel) => x0 + ((pixel - left) / (right - left)) * (x1 - x0),

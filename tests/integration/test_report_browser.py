@@ -100,7 +100,7 @@ def test_arrow_keys_read_a_curve(tmp_path: Path, open_page: Opener) -> None:
     assert page.locator("#value-0 .cursor").count() == 0
     box = page.locator("#value-1 .plot").bounding_box()
     assert box is not None
-    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 50)
+    page.hover("#value-1 .plot", position={"x": box["width"] / 2, "y": 50})
     near = re.match(r"step (\d+) ", readout(page, "value-1"))
     assert near is not None
     assert 90 < int(near[1]) < 115

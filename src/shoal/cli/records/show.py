@@ -17,7 +17,7 @@ from shoal.files import read_plain
 from shoal.watch.incident_words import NOTHING, cost_cells, cost_of, definition, in_a_line
 from shoal.watch.record.run_record import CRASHED, RUNNING, RunRecord, read_record
 from shoal.watch.record.timeline import TimelineEntry
-from shoal.watch.report.sections import OWN
+from shoal.watch.report.setting_section import OWN
 from shoal.watch.report.worker_section import KINDS, sent_cells, sent_headings
 from shoal.watch.wording import amount, duration, first_line, named_values, rate, span
 

@@ -100,7 +100,7 @@ class Chart {
         if (value !== null && (!log || value > 0)) [low, high] = [Math.min(low, value), Math.max(high, value)];
       }
     });
-    if (low > high) [low, high] = [0, 1];
+    if (low > high) [low, high] = [log ? 0.1 : 0, 1]; // nothing in sight
     if (this.spec.from_zero) low = 0;
     if (low === high) [low, high] = log ? [low / 2, high * 2] : [low - (Math.abs(low) / 10 || 1), high + (Math.abs(high) / 10 || 1)];
     const pad = log ? 1 : (high - low) * 0.04;
@@ -111,7 +111,7 @@ class Chart {
     const position = log ? (value) => Math.log(value / low) / Math.log(high / low) : (value) => (value - low) / (high - low);
     return {
       left, right, bottom, log, yTicks, x0, x1,
-      xTicks: axisX(x0, x1, Math.max(2, Math.floor((right - left) / 68))),
+      xTicks: axisX(x0, x1, Math.max(2, Math.floor((right - left) / 60))),
       x: (value) => (x1 > x0 ? left + ((value - x0) / (x1 - x0)) * (right - left) : (left + right) / 2),
       y: (value) => (log && value <= 0 ? bottom : bottom - position(value) * (bottom - MARGIN.top)),
       back: (pixel) => x0 + ((pixel - left) / (right - left)) * (x1 - x0),

@@ -1,6 +1,6 @@
 """Which charts a report has and the numbers in them, as the JSON that the page's script draws from. Pure.
 
-Not here: how they are drawn (`report.js`) and the figures around them (`sections`).
+Not here: how they are drawn (`chart.js`) and the figures around them (`sections`).
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Chart(msgspec.Struct, frozen=True, kw_only=True):
     section: str = "curves"  # where it stands: curves, speed or use
 
 
-class Way(msgspec.Struct, frozen=True):
+class AxisTrack(msgspec.Struct, frozen=True):
     """Another measure of how far the job was, after some of its steps; in between the script interpolates."""
 
     step: list[int]
@@ -82,8 +82,8 @@ class RunStyle(msgspec.Struct, frozen=True):
     label: str
     dash: str
     marks: list[Mark]
-    samples: Way | None = None  # used after each step; None: not known
-    epoch: Way | None = None  # epochs done
+    samples: AxisTrack | None = None  # used after each step; None: not known
+    epoch: AxisTrack | None = None  # epochs done
 
 
 class ChartData(msgspec.Struct, frozen=True):
@@ -129,11 +129,11 @@ def axes_of(styles: Sequence[RunStyle]) -> list[str]:
     return known
 
 
-def _way(track: Track | None) -> Way | None:
+def _way(track: Track | None) -> AxisTrack | None:
     if track is None or not track.is_known:
         return None
     anchors = track.anchors()
-    return Way([step for step, _ in anchors], [round(value, 4) for _, value in anchors])
+    return AxisTrack([step for step, _ in anchors], [round(value, 4) for _, value in anchors])
 
 
 def _use_charts(runs: Sequence[Reported]) -> list[Chart]:

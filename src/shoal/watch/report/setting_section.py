@@ -40,7 +40,7 @@ def _arguments(started: JobStarted) -> Markup:
 
 def _commit(started: JobStarted) -> Markup:
     if not started.commit:
-        return tag("span", "not known: the script was in no git repository", class_="note")
+        return tag("span", "not known: the record names no git repository", class_="note")
     state = ", with changes that are not committed" if started.is_dirty else ""
     return join(tag("code", started.commit[:SHORT_COMMIT], title=started.commit), state)
 

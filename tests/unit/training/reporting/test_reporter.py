@@ -15,7 +15,7 @@ from torch.utils.data import TensorDataset
 
 import shoal
 from shoal.errors import UsageError
-from shoal.events import Advised, StepsApplied
+from shoal.events import Advised, StepsApplied, WorkerEquipped
 from shoal.steps import StepRow
 from shoal.strategies.strategy import Iteration
 from shoal.training import texts
@@ -224,7 +224,8 @@ def test_what_was_applied_is_told_before_the_members_regroup(monkeypatch: pytest
         made.tell(step=2)
         assert [(row.step, row.samples, row.total) for row in rows_of(hub, 0)] == [(1, 4, 8), (2, 4, 8)]
         made.tell(step=2)
-        assert len(hub.events) == 1, "there is no more to tell"
+        told = [type(event) for event in hub.events]
+        assert told == [WorkerEquipped, StepsApplied], "there is no more to tell"
         made.add(shares=TimeShares(compute=0.5, other=2.0), epoch=0)
         made.keep_logged(iteration(3, 4), step=3)
         made.add(shares=TimeShares(compute=0.5), epoch=0)

@@ -194,9 +194,7 @@ def test_best_values_stand_beside_the_last_ones(tmp_path: Path) -> None:
     page = page_of(job.write(), target=tmp_path / "r.html")
     assert "loss 2.0000 training, best 1.0000 at step 2" in page.text
     assert "loss training 2.0000 1.0000 2 1.0000 2 3.0000 1" in page.text
-    assert "norm training 30.0000 10.0000 1 30.0000 3" in page.text, (
-        "what is best is not known, so that only the ends are told"
-    )
+    assert "norm training 30.0000 10.0000 1 30.0000 3" in page.text, "only the ends are known"
 
 
 def test_a_live_page_loads_itself_again_also_without_a_script(tmp_path: Path) -> None:

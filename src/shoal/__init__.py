@@ -10,15 +10,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from shoal.data.streams import Files
     from shoal.entry.shoal_main import main
+    from shoal.launching.from_python.job_result import JobResult
     from shoal.launching.launch import launch
     from shoal.training.run import Epoch, Run
 
 __version__ = "0.1.0"
-__all__ = ["Epoch", "Files", "Run", "launch", "main"]
+__all__ = ["Epoch", "Files", "JobResult", "Run", "launch", "main"]
 
 _HOMES = {
     "Epoch": "shoal.training.run",
     "Files": "shoal.data.streams",
+    "JobResult": "shoal.launching.from_python.job_result",
     "Run": "shoal.training.run",
     "launch": "shoal.launching.launch",
     "main": "shoal.entry.shoal_main",

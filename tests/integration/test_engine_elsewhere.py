@@ -26,7 +26,7 @@ settings = JobConfig(
     workers=2, min_workers=2, spares=1, address={address!r}, run_dir="run", checkpoint_to=str(Path("store").absolute()),
     chaos="kill worker 1 at step 8", progress="plain",
 )
-sys.exit(run_job(settings, {script!r}, (), open_engine=lambda: NamespaceEngine(config)))
+sys.exit(run_job(settings, {script!r}, (), open_engine=lambda: NamespaceEngine(config)).exit_code)
 """
 
 

@@ -81,7 +81,7 @@ def test_resumed_job_may_have_another_script_and_number_of_workers(tmp_path: Pat
 def test_launch_from_python_goes_on_with_the_recorded_script(tmp_path: Path) -> None:
     write_script(tmp_path, ONCE, saves=True)
     assert shoal(tmp_path, "run", "--run-dir", "out", "script.py", "10").code == 0
-    call = "import shoal; print(shoal.launch('', resume='out', workers=2))"
+    call = "import shoal; print(shoal.launch('', resume='out', workers=2).exit_code)"
     done = subprocess.run([sys.executable, "-c", call], cwd=tmp_path, check=True, capture_output=True, text=True)
     assert done.stdout.count("['10'] out") == 2
     assert done.stdout.splitlines()[-1] == "0"

@@ -162,7 +162,7 @@ def test_launcher_does_not_import_torch(tmp_path: Path) -> None:
 
 def test_launch_from_python_takes_the_same_names(tmp_path: Path) -> None:
     write_script(tmp_path, "print(sys.argv[1:])")
-    call = "import shoal; print(shoal.launch('script.py', '--lr', '1', workers=2, run_dir='out'))"
+    call = "import shoal; print(shoal.launch('script.py', '--lr', '1', workers=2, run_dir='out').exit_code)"
     done = subprocess.run([sys.executable, "-c", call], cwd=tmp_path, check=True, capture_output=True, text=True)
     assert done.stdout.splitlines()[-1] == "0"
     assert "[worker 1] ['--lr', '1']" in done.stdout

@@ -107,9 +107,14 @@ def test_no_torch_process_group_is_made_outside_benchmarks() -> None:
     assert not {name for name in users if not name.startswith(MAY_KNOW_PROCESS_GROUPS)}
 
 
+# The documented exception: a function that workers cannot import travels in a file of its owner alone.
+MAY_PICKLE = ("entry/function_script.py", "launching/from_python/travelling.py")
+
+
 def test_nothing_is_unpickled_or_evaluated() -> None:
     for path in MODULES:
-        assert not {"pickle", "cloudpickle", "dill", "marshal", "shelve"} & _all_imports(path), path
+        if str(path.relative_to(ROOT)) not in MAY_PICKLE:
+            assert not {"pickle", "cloudpickle", "dill", "marshal", "shelve"} & _all_imports(path), path
         calls = [node.func for node in statements(path) if isinstance(node, ast.Call)]
         assert not [call for call in calls if isinstance(call, ast.Name) and call.id in ("eval", "exec")], path
 

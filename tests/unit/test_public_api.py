@@ -18,7 +18,7 @@ def public(kind: type) -> set[str]:
 
 
 def test_exported_names() -> None:
-    assert sorted(shoal.__all__) == ["Epoch", "Files", "Run", "launch", "main"]
+    assert sorted(shoal.__all__) == ["Epoch", "Files", "JobResult", "Run", "launch", "main"]
     assert set(dir(shoal)) == {*shoal.__all__, "__version__"}
     for name in shoal.__all__:
         assert getattr(shoal, name) is not None
@@ -27,6 +27,11 @@ def test_exported_names() -> None:
 def test_names_of_run() -> None:
     assert public(shoal.Run) == RUN
     assert public(shoal.Epoch) == {"batches"}
+
+
+def test_names_of_a_result() -> None:
+    fields = {"error", "exit_code", "run_dir"}
+    assert public(shoal.JobResult) | fields == {*fields, "best_checkpoint", "check", "metrics", "report"}
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

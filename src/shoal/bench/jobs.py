@@ -33,7 +33,8 @@ def run_job(folder: Path, script: Path, *arguments: str, **settings: Any) -> lis
     """
     output = _ProgressOnly(sys.stdout)
     with contextlib.redirect_stdout(output):
-        code = launch(script, *arguments, **{"run_dir": str(folder / "run"), "progress": "none", **settings})
+        ended = launch(script, *arguments, **{"run_dir": str(folder / "run"), "progress": "none", **settings})
+    code = ended.exit_code
     if code > SIGNALLED:
         sys.exit(code)  # the launcher has said why
     if code:

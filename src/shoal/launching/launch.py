@@ -1,30 +1,71 @@
-"""`shoal run` for Python: the same names, the same checks, the same exit codes."""
+"""`shoal run` for Python: the same names, the same checks, the same exit codes; for scripts and for functions."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
+from shoal.environment import worker_environment
+from shoal.errors import UsageError
+from shoal.job_config import JobConfig
+from shoal.launching import texts
 from shoal.launching.disk.resuming import recorded_job, resumed_settings
+from shoal.launching.from_python.job_result import JobResult
+from shoal.launching.from_python.travelling import Travelling, name_of, travelling
 from shoal.launching.run_job import run_job
 from shoal.launching.settings import merge
 
+Program = str | os.PathLike[str] | Callable[..., object]
+
 
 def launch(
-    script: str | os.PathLike[str], *arguments: str, config: str | os.PathLike[str] | None = None, **options: object
-) -> int:
-    """Run `script` as `shoal run` would and return the job's exit code.
+    train: Program,
+    *script_arguments: str,
+    arguments: Mapping[str, object] | None = None,
+    config: str | os.PathLike[str] | None = None,
+    **options: object,
+) -> JobResult:
+    """Run a job as `shoal run` would, and return how it ended and what it left behind.
 
-    Options are the settings of `shoal run` in Python's spelling: `launch("train.py", "--lr", "0.1", workers=4)`. A
-    mistake in them raises `UsageError`; how the job itself ends is printed and is the return value.
+    `train` is the path of a script, followed by its arguments: `launch("train.py", "--lr", "0.1", workers=4)`; or a
+    function that takes a `Run`, and `arguments` by name: `launch(train, arguments={"lr": 0.1}, workers=4)`. Options are
+    the settings of `shoal run` in Python's spelling.
+
+    A mistake in them raises `UsageError`. A job that fails does not raise: see `JobResult.check`.
 
     `launch("", resume="runs/one")` goes on with a job: an empty script means the recorded one with its arguments.
     """
-    merged_over = partial(merge, options, file=None if config is None else os.fspath(config), origin="shoal.launch()")
-    name, merged = os.fspath(script), merged_over()
+    if (environment := worker_environment()) is not None:
+        raise UsageError(texts.launch_in_worker(environment.worker))
+    given = {name: os.fspath(value) if isinstance(value, os.PathLike) else value for name, value in options.items()}
+    merged_over = partial(merge, given, file=None if config is None else os.fspath(config), origin="shoal.launch()")
+    merged = merged_over()
     if merged.resume:
         merged = resumed_settings(merged, lambda base: merged_over(base=base))
-        if not name:
-            name, arguments = recorded_job(Path(merged.run_dir))
-    return run_job(merged, name, arguments)
+    with _as_script(train, script_arguments, arguments, merged) as job:
+        ended = run_job(merged, job.script, job.arguments, private_files=job.private_files)
+    finish = ended.finish
+    return JobResult(
+        finish.exit_code, ended.run_dir, finish.text if finish.exit_code else "", finish.error, merged.checkpoint_to
+    )
+
+
+def _as_script(
+    train: Program, texts_given: tuple[str, ...], named: Mapping[str, object] | None, config: JobConfig
+) -> contextlib.AbstractContextManager[Travelling]:
+    """What workers run: a script with arguments, while the context lasts."""
+    if isinstance(train, str | os.PathLike):
+        script = os.fspath(train)
+        if named is not None:
+            raise UsageError(texts.arguments_of_script(script))
+        if config.resume and not script:
+            return contextlib.nullcontext(Travelling(*recorded_job(Path(config.run_dir))))
+        return contextlib.nullcontext(Travelling(script, texts_given))
+    if not callable(train):
+        raise UsageError(texts.no_program(train))
+    if texts_given:
+        raise UsageError(texts.text_for_function(name_of(train), texts_given[0]))
+    return travelling(train, named or {})

@@ -19,6 +19,7 @@ import msgspec
 
 from shoal.engines.engine import Engine
 from shoal.engines.local import LocalEngine
+from shoal.entry.function_script import title_of
 from shoal.environment import likely_typos, parse_address, worker_environment
 from shoal.errors import printable
 from shoal.job_config import JobConfig
@@ -57,6 +58,16 @@ CONNECT_TIMEOUT = 300.0  # seconds for the coordinator's process to start; it ma
 
 
 @dataclass(frozen=True)
+class EndedJob:
+    run_dir: Path
+    finish: FinishJob
+
+    @property
+    def exit_code(self) -> int:
+        return self.finish.exit_code
+
+
+@dataclass(frozen=True)
 class _Means:
     """What a job's processes are started with."""
 
@@ -64,6 +75,7 @@ class _Means:
     listener: socket.socket
     lock: FileIO
     open_engine: Callable[[], Engine] | None
+    private_files: tuple[Path, ...]
 
 
 def run_job(
@@ -72,11 +84,13 @@ def run_job(
     arguments: tuple[str, ...],
     *,
     open_engine: Callable[[], Engine] | None = None,
-) -> int:
-    """Run the job and return its exit code. Mistakes that can be seen before anything starts raise `ShoalError`.
+    private_files: tuple[Path, ...] = (),
+) -> EndedJob:
+    """Run the job to its end. Mistakes that can be seen before anything starts raise `ShoalError`.
 
     `open_engine` makes the engine that starts the workers, possibly on other machines; None: on this one. The
-    coordinator always runs on this machine.
+    coordinator always runs on this machine. `private_files` are removed, each with its folder, if this process is
+    killed.
     """
     check_script(script)
     check_size(config)
@@ -98,7 +112,7 @@ def run_job(
         config = msgspec.structs.replace(config, address=str(_bound(listener)))  # the real port, for config.toml
         private = stack.enter_context(token_file(token))
         if held is None:
-            directory = run_directory.create(config, script)
+            directory = run_directory.create(config, title_of(script, arguments))
             stack.enter_context(directory.lock)
         else:
             directory = run_directory.reopen(config, held)
@@ -115,11 +129,11 @@ def run_job(
             space=space_name(directory.path) if config.has(ParameterServerSettings) else "",
         )
         stack.enter_context(_way_in(job, _bound(listener)))
-        finish = _start_and_see_to(job, _Means(token, listener, directory.lock, open_engine), stack)
+        finish = _start_and_see_to(job, _Means(token, listener, directory.lock, open_engine, private_files), stack)
         put_in_order(job, finish, directory.settings_before)
     # The lock is free by now: a job that left no end in its record counts as crashed, not as running.
     leave_report(job.run_dir, open_it=job.config.open)
-    return finish.exit_code
+    return EndedJob(job.run_dir, finish)
 
 
 def _earlier_run(config: JobConfig, stack: contextlib.ExitStack) -> FileIO | None:
@@ -152,8 +166,8 @@ def _way_in(job: Job, bound: Address) -> Iterator[None]:
 def _start_and_see_to(job: Job, means: _Means, stack: contextlib.ExitStack) -> FinishJob:
     """Start the processes and wait for the end of the job."""
     signals = stack.enter_context(caught_signals())
-    private = (job.token_file,) if job.group_key_file is None else (job.token_file, job.group_key_file)
-    home = stack.enter_context(contextlib.closing(LocalEngine(private)))
+    keys = (job.token_file,) if job.group_key_file is None else (job.token_file, job.group_key_file)
+    home = stack.enter_context(contextlib.closing(LocalEngine((*keys, *means.private_files))))
     elsewhere = None if means.open_engine is None else stack.enter_context(contextlib.closing(means.open_engine()))
     processes = Processes(home, elsewhere)
     servers, keeper = open_servers(job, processes, means.token, stack)

@@ -51,8 +51,9 @@ def caught_signals() -> Iterator[Signals]:
         return
     wakeup = signal.set_wakeup_fd(signals.wakeup_descriptor(), warn_on_full_buffer=False)
     # The handler has nothing to do: Python itself writes the number to the descriptor.
-    # An ignored signal stays ignored: `nohup shoal run` is meant to outlive its terminal.
-    wanted = [number for number in CAUGHT if signal.getsignal(number) is not signal.SIG_IGN]
+    # An ignored signal stays ignored: `nohup shoal run` is meant to outlive its terminal. A handler that a library set
+    # from C (None) could not be restored.
+    wanted = [number for number in CAUGHT if signal.getsignal(number) not in (signal.SIG_IGN, None)]
     before = {number: signal.signal(number, lambda _number, _frame: None) for number in wanted}
     try:
         yield signals

@@ -44,4 +44,4 @@ def main(arguments: Sequence[str]) -> int:
             script, rest = recorded_job(Path(config.run_dir))
     if script is None:
         raise UsageError(texts.no_script(USAGE))
-    return run_job(config, script, rest)
+    return run_job(config, script, rest).exit_code

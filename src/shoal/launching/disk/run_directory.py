@@ -42,14 +42,14 @@ class RunDirectory:
     settings_before: str | None = None  # earlier text of config.toml, if a job is resumed
 
 
-def create(config: JobConfig, script: str) -> RunDirectory:
-    """Make the run directory and hold it."""
+def create(config: JobConfig, title: str) -> RunDirectory:
+    """Make the run directory and hold it. `title`: the script, or what else to name it after."""
     if config.run_dir:
         path = Path(config.run_dir)
         if (lock := _claim(path, config)) is None:
             raise RunDirectoryExists(texts.run_directory_taken(path, has_job=(path / CONFIG).exists()))
         return RunDirectory(path, config, lock)
-    name = f"{datetime.now():%Y%m%d-%H%M%S}-{re.sub(r'[^A-Za-z0-9_.-]+', '-', Path(script).stem)}"
+    name = f"{datetime.now():%Y%m%d-%H%M%S}-{re.sub(r'[^A-Za-z0-9_.-]+', '-', Path(title).stem)}"
     number = 1
     while True:
         path = PARENT / (name if number == 1 else f"{name}-{number}")

@@ -109,9 +109,14 @@ def write_lines(lines: Sequence[str]) -> None:
 
 
 def open_display(progress: str, workers: int) -> Display:
-    """`progress` is one of `job_config.PROGRESS`; `auto` is live in a terminal and plain elsewhere."""
+    """`progress` is one of `job_config.PROGRESS`; `auto` is live in a terminal or a notebook and plain elsewhere."""
     if progress == "none":
         return Quiet()
+    if progress != "plain" and "IPython" in sys.modules:
+        from shoal.watch.screen.notebook import Notebook, is_notebook  # noqa: PLC0415  not needed elsewhere
+
+        if is_notebook():
+            return Notebook(workers)
     if progress == "live" or (progress == "auto" and sys.stdout.isatty()):
         from shoal.watch.screen.live import Live  # noqa: PLC0415  rich is not needed, nor paid for, without a terminal
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import posixpath
 import re
 from functools import cache
-from pathlib import Path
 
 import pytest
 

@@ -1,7 +1,7 @@
 """The page `reference/run.md`: every public name of the package, from its source.
 
-The source is parsed rather than imported: signatures read as they are written, fields keep the comments that explain them,
-and nothing waits for torch. A class that a public function returns is public too.
+The source is parsed rather than imported: signatures read as they are written, fields keep the comments that explain
+them, and nothing waits for torch. A class that a public function returns is public too.
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ import shoal
 INTRO = """\
 # Run, main and launch
 
-Everything that `import shoal` offers. This page is made from the code: `python -m tests.support.docs.reference --write`.
+Everything that `import shoal` offers. This page is made from the code: `python -m tests.support.docs.reference
+--write`.
 
-A script defines a function that takes a `Run` and hands it to `shoal.main`; all other calls are methods of that `Run`. A call with
-wrong arguments ends the script with one line ([when it goes wrong](../when-it-goes-wrong.md)) and exit code 2.
+A script defines a function that takes a `Run` and hands it to `shoal.main`; all other calls are methods of that
+`Run`. A call with wrong arguments ends the script with one line ([when it goes wrong](../when-it-goes-wrong.md)) and
+exit code 2.
 """
 ORDER = ("main", "Run", "Epoch", "Files", "launch")  # as people meet them; others follow by name
 TITLES = {"JobResult": "result"}  # what a script usually calls an object of the class
@@ -66,7 +68,9 @@ def find(module: str, name: str) -> tuple[Source, Definition] | None:
 def python_page() -> str:
     names = sorted(shoal.__all__, key=lambda name: (ORDER.index(name) if name in ORDER else len(ORDER), name))
     places = [(name, shoal._HOMES[name]) for name in names]
-    results: set[str] = set()  # objects of these are made by Shoal, so that their fields matter and their making does not
+    results: set[str] = (
+        set()
+    )  # objects of these are made by Shoal, so that their fields matter and their making does not
     parts = [INTRO]
     for name, home in places:  # grows by what is returned
         found = find(home, name)

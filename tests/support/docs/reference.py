@@ -1,7 +1,7 @@
 """Pages under `docs/reference/` that follow from the code.
 
-    python -m tests.support.docs.reference          says which pages differ from the code
-    python -m tests.support.docs.reference --write  writes them
+python -m tests.support.docs.reference          says which pages differ from the code
+python -m tests.support.docs.reference --write  writes them
 """
 
 from __future__ import annotations
@@ -14,7 +14,11 @@ from .command_reference import commands_page, settings_page
 from .python_reference import python_page
 
 FOLDER = Path(__file__).parents[3] / "docs" / "reference"
-PAGES: dict[str, Callable[[], str]] = {"run.md": python_page, "commands.md": commands_page, "settings.md": settings_page}
+PAGES: dict[str, Callable[[], str]] = {
+    "run.md": python_page,
+    "commands.md": commands_page,
+    "settings.md": settings_page,
+}
 
 
 def outdated() -> dict[str, str]:

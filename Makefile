@@ -29,7 +29,7 @@ demo: $(STAMP)
 # The pages as a site, in site/. A warning, such as a link that leads nowhere, fails it.
 .PHONY: docs
 docs: $(STAMP)
-	$(BIN)/mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 # Lint and types use the cores that tests leave idle while they wait for processes.
 test: $(STAMP)

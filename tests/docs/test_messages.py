@@ -1,4 +1,4 @@
-"""Each message that a user can see has an entry under `docs/troubleshooting/`, word for word, and each entry a message."""
+"""Each message that a user can see has an entry under `docs/troubleshooting/`, word for word, and no entry is stale."""
 
 from __future__ import annotations
 

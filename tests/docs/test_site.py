@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import functools
-import http.server
+import contextlib
+import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,7 +25,7 @@ BEYOND = """() => {
     const scrolls = (element) => {
         for (let at = element; at && at !== document.body; at = at.parentElement) {
             const style = getComputedStyle(at);
-            if (['auto', 'scroll', 'hidden', 'clip'].includes(style.overflowX) || style.position === 'fixed') return true;
+            if (style.overflowX !== 'visible' || style.position === 'fixed') return true;
         }
         return false;
     };
@@ -41,7 +41,8 @@ SIDEWAYS = "() => document.documentElement.scrollWidth - document.documentElemen
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(made)]
-    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    quiet = os.environ | {"NO_MKDOCS_2_WARNING": "1"}  # what mkdocs says about its own future
+    built = subprocess.run(command, cwd=ROOT, env=quiet, capture_output=True, text=True, timeout=300, check=False)
     assert built.returncode == 0, built.stderr
     assert "WARNING" not in built.stderr, built.stderr
     return made
@@ -56,17 +57,16 @@ def test_pages_need_nothing_from_elsewhere(site: Path) -> None:
 
 @pytest.fixture(scope="module")
 def address(site: Path) -> Iterator[str]:
-    class Quiet(http.server.SimpleHTTPRequestHandler):
-        def log_message(self, *_arguments: object) -> None:
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(site)))
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    """Where a process serves the site; threads of a server here would outlive single tests."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "http.server", str(port), "--bind", "127.0.0.1", "--directory", str(site)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
+        while server.poll() is None:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+                break
+        yield f"http://127.0.0.1:{port}"
+        server.terminate()
 
 
 @pytest.fixture(scope="module")

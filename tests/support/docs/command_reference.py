@@ -1,4 +1,4 @@
-"""The pages `reference/commands.md` and `reference/settings.md`: from the parsers of commands and the fields of settings."""
+"""The pages `reference/commands.md` and `reference/settings.md`: from parsers and from fields of settings."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from shoal.settings.strategy_kinds import OWN, settings_of
 COMMANDS_INTRO = """\
 # Commands
 
-`shoal COMMAND --help` prints the same. This page is made from the code: `python -m tests.support.docs.reference --write`. Every
-command ends with one of the [exit codes](../exit-codes.md). RUN is a run directory, its name or the beginning of its name under `runs/`, or
-`last`, the newest one.
+`shoal COMMAND --help` prints the same. This page is made from the code: `python -m tests.support.docs.reference
+--write`. Every command ends with one of the [exit codes](../exit-codes.md). RUN is a run directory, its name or the
+beginning of its name under `runs/`, or `last`, the newest one.
 
 | command | what it does |
 | --- | --- |
@@ -31,11 +31,13 @@ command ends with one of the [exit codes](../exit-codes.md). RUN is a run direct
 SETTINGS_INTRO = """\
 # Settings
 
-Every setting of a job. This page is made from the code: `python -m tests.support.docs.reference --write`. Each setting has one name: an option of
-`shoal run`, a keyword of `shoal.launch` and `shoal.main`, and a key of a TOML file that `--config` reads. The default is what the Python and TOML
-columns show. How the three go together, and what the settings mean for each other, is in [configuration](../configuration.md).
+Every setting of a job. This page is made from the code: `python -m tests.support.docs.reference --write`. Each
+setting has one name: an option of `shoal run`, a keyword of `shoal.launch` and `shoal.main`, and a key of a TOML file
+that `--config` reads. The default is what the Python and TOML columns show. How the three go together, and what the
+settings mean for each other, is in [configuration](../configuration.md).
 
-On the command line a switch is `--open` or `--no-open`. In Python and TOML, both `run_dir` and `run-dir` are understood.
+On the command line a switch is `--open` or `--no-open`. In Python and TOML, both `run_dir` and `run-dir` are
+understood.
 """
 
 
@@ -143,4 +145,5 @@ def table(title: str, settings: Sequence[Setting]) -> Iterator[str]:
     for setting in settings:
         option = f"`--{setting.name}`" + (f", `{SHORT[setting.name]}`" if setting.name in SHORT else "")
         python = f"`{setting.name.replace('-', '_')}={setting.default!r}`"
-        yield f"| {option} | {python} | `{setting.name} = {json.dumps(setting.default)}` | {cell(setting.description)} |"
+        toml = f"`{setting.name} = {json.dumps(setting.default)}`"
+        yield f"| {option} | {python} | {toml} | {cell(setting.description)} |"

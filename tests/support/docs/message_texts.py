@@ -1,7 +1,8 @@
 """Messages of the package as people read them: texts of each `texts.py`, reasons of decisions, errors, warnings.
 
-A message is a template: what varies is written as `…`. Templates are read from the source, so that no function has to be
-called with values that it can use. A function that returns one of two texts has two templates; a text inside another one
+A message is a template: what varies is written as `…`. Templates are read from the source, so that no function has to
+be called with values that it can use. A function that returns one of two texts has two templates; a text inside
+another one
 (`{hint}`) is a template of its own where it has a name, and `…` in the other.
 """
 

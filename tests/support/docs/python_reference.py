@@ -1,7 +1,7 @@
 """The page `reference/run.md`: every public name of the package, from its source.
 
-The source is parsed rather than imported: signatures read as they are written, fields keep the comments that explain them,
-and nothing waits for torch. A class that a public function returns is public too.
+The source is parsed rather than imported: signatures read as they are written, fields keep the comments that explain
+them, and nothing waits for torch. A class that a public function returns is public too.
 """
 
 from __future__ import annotations
@@ -19,13 +19,15 @@ import shoal
 INTRO = """\
 # Run, main and launch
 
-Everything that `import shoal` offers. This page is made from the code: `python -m tests.support.docs.reference --write`.
+Everything that `import shoal` offers. This page is made from the code: `python -m tests.support.docs.reference
+--write`.
 
-A script defines a function that takes a `Run` and hands it to `shoal.main`; all other calls are methods of that `Run`. A call with
-wrong arguments ends the script with one line ([when it goes wrong](../when-it-goes-wrong.md)) and exit code 2.
+A script defines a function that takes a `Run` and hands it to `shoal.main`; all other calls are methods of that
+`Run`. A call with wrong arguments ends the script with one line ([when it goes wrong](../when-it-goes-wrong.md)) and
+exit code 2.
 """
 ORDER = ("main", "Run", "Epoch", "Files", "launch")  # as people meet them; others follow by name
-TITLES = {"Run": "run", "Epoch": "epoch"}  # what a script usually calls an object of the class
+TITLES = {"JobResult": "result"}  # what a script usually calls an object of the class
 OPTIONS_OF = {"batches": "BatchOptions"}  # methods with **options, and the class whose fields these are
 Definition = ast.ClassDef | ast.FunctionDef
 
@@ -65,36 +67,47 @@ def find(module: str, name: str) -> tuple[Source, Definition] | None:
 
 def python_page() -> str:
     names = sorted(shoal.__all__, key=lambda name: (ORDER.index(name) if name in ORDER else len(ORDER), name))
-    parts, shown = [INTRO], set(names)
-    for name in names:
-        home = shoal._HOMES[name]
+    places = [(name, shoal._HOMES[name]) for name in names]
+    results: set[str] = (
+        set()
+    )  # objects of these are made by Shoal, so that their fields matter and their making does not
+    parts = [INTRO]
+    for name, home in places:  # grows by what is returned
         found = find(home, name)
         assert found is not None, name
-        parts.append(section(name, *found))
+        parts.append(section(name, *found, is_result=name in results))
         for returned in returned_classes(found[1]):
-            inner = find(home, returned) if returned not in shown else None
-            if inner is not None and isinstance(inner[1], ast.ClassDef):
-                shown.add(returned)
-                parts.append(section(returned, *inner, is_returned=True))
+            results.add(returned)
+            inner = find(home, returned)
+            is_shown = any(returned == other for other, _home in places)
+            if not is_shown and inner is not None and isinstance(inner[1], ast.ClassDef):
+                places.append((returned, home))
     return re.sub(r"\n{3,}", "\n\n", "\n".join(parts))
 
 
-def returned_classes(node: Definition) -> Iterator[str]:
-    if isinstance(node, ast.FunctionDef) and node.returns is not None:
-        yield from (name.id for name in ast.walk(node.returns) if isinstance(name, ast.Name) and name.id[0].isupper())
+def returned_classes(node: Definition) -> list[str]:
+    """Names of classes that a function, or a public method of a class, returns."""
+    functions = [node, *(node.body if isinstance(node, ast.ClassDef) else ())]
+    annotations = [
+        function.returns
+        for function in functions
+        if isinstance(function, ast.FunctionDef) and function.returns is not None and function.name[0] != "_"
+    ]
+    names = [name.id for one in annotations for name in ast.walk(one) if isinstance(name, ast.Name)]
+    return [name for name in dict.fromkeys(names) if name[0].isupper()]
 
 
-def section(name: str, source: Source, node: Definition, *, is_returned: bool = False) -> str:
+def section(name: str, source: Source, node: Definition, *, is_result: bool = False) -> str:
     if isinstance(node, ast.FunctionDef):
         return f"## shoal.{name}\n\n{block(f'shoal.{name}', node)}\n{prose(node)}\n"
     called = TITLES.get(name, name[0].lower() + name[1:])
-    title = name if is_returned else f"shoal.{name}"
+    title = f"shoal.{name}" if name in shoal.__all__ else name
     lines = [f"## {title}\n", prose(node)]
     fields = list(public_fields(source, node))
-    if is_dataclass(node) and not is_returned:
+    if is_dataclass(node) and not is_result:
         arguments = ", ".join(f"{field}: {kind}" for field, kind, _comment in fields).replace("\\|", "|")
         lines.append(f"```text\n{title}({arguments})\n```\n")
-    lines += [field_line(called, *field) for field in fields if not (is_dataclass(node) and not is_returned)]
+    lines += [field_line(called, *field) for field in fields if not (is_dataclass(node) and not is_result)]
     if lines[-1].startswith("- "):
         lines.append("")
     for method in node.body:
@@ -131,7 +144,7 @@ def public_fields(source: Source, node: ast.ClassDef) -> Iterator[tuple[str, str
 
 
 def field_line(called: str, name: str, kind: str, comment: str) -> str:
-    typed = f": `{kind}`".replace("\\|", "|") if kind else ""
+    typed = f": `{kind.partition(' = ')[0]}`".replace("\\|", "|") if kind else ""
     return f"- `{called}.{name}`{typed}" + (f": {comment}" if comment else "")
 
 

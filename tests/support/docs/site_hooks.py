@@ -1,8 +1,8 @@
 """Hooks of the site (`mkdocs.yml`): pages from outside `docs/`, and links that are right on GitHub and in the site.
 
-On GitHub a page links to files by their place in the repository. Here `benchmarks/*.md`, CONTRIBUTING.md and CHANGELOG.md
-become pages of the site, a file of code that some page links to becomes a page that shows it, and each link is turned into
-one to that page. A link to anything else in the repository is a warning, which ends the build.
+On GitHub a page links to files by their place in the repository. Here `benchmarks/*.md`, CONTRIBUTING.md and
+CHANGELOG.md become pages of the site, a file of code that some page links to becomes a page that shows it, and each
+link is turned into one to that page. A link to anything else in the repository is a warning, which ends the build.
 """
 
 from __future__ import annotations

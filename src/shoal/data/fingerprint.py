@@ -210,7 +210,7 @@ def _add_tensor(digest: xxhash.xxh3_64, tensor: torch.Tensor) -> None:
     digest.update(f"tensor {tensor.dtype} {tuple(tensor.shape)};".encode())
     flat = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
     if flat.numel():
-        digest.update(flat.view(torch.uint8).numpy())
+        digest.update(flat.view(torch.uint8).numpy().data)
 
 
 def _add_array(digest: xxhash.xxh3_64, array: np.ndarray[Any, Any]) -> None:

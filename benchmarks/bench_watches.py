@@ -1,6 +1,6 @@
-"""What looking out for mistakes costs, in microseconds: the same steps and the same opened files with and without it.
+"""What looking out for mistakes costs: the same steps and the same opened files with and without it.
 
-Run it as `python benchmarks/bench_watches.py`; it fails where a watch costs more than it may.
+In microseconds of processor time, since others use the machine too. Run it as `python benchmarks/bench_watches.py`; it fails where a watch costs more than it may.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ ROUNDS = 5  # the best of so many counts: others use the machine too
 
 
 def steps_per_loop(run: shoal.Run) -> float:
-    """Seconds of one step of a model of 20 small layers, whose optimizer is handed over."""
+    """Processor seconds of one step of a model of 20 small layers, whose optimizer is handed over."""
     model = run.model(nn.Sequential(*(nn.Linear(4, 4) for _ in range(20))))
     optimizer = run.optimizer(torch.optim.SGD(model.parameters(), lr=0.01))
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)
-    started = time.perf_counter()
+    started = time.process_time()
     for _ in run.batches(TensorDataset(torch.zeros(STEPS, 1)), batch_size=1):
         optimizer.step()
-    return (time.perf_counter() - started) / STEPS
+    return (time.process_time() - started) / STEPS
 
 
 def best(train: Callable[[shoal.Run], float]) -> float:
@@ -70,14 +70,14 @@ def unwatched(train: Callable[[shoal.Run], float]) -> float:
 
 
 def opened(folder: Path, flags: int, depth: int = DEPTH) -> float:
-    """Seconds for opening one file that is there, from some calls deep."""
+    """Processor seconds for opening one file that is there, from some calls deep."""
     if depth:
         return opened(folder, flags, depth - 1)
     names = [str(folder / str(number)) for number in range(FILES)]
-    started = time.perf_counter()
+    started = time.process_time()
     for name in names:
         os.close(os.open(name, flags))
-    return (time.perf_counter() - started) / FILES
+    return (time.process_time() - started) / FILES
 
 
 def per_file(folder: Path, flags: int, *, is_new: bool) -> float:

@@ -8,8 +8,8 @@ import pytest
 
 from shoal.cli import texts
 from shoal.cli.jobs.join import main
+from shoal.disk.texts import FILE_OF_JOB, token_unreadable
 from shoal.errors import UsageError
-from shoal.launching.texts import FILE_OF_JOB, token_unreadable
 from shoal.wire.token_file import MISSING
 from support.launcher import write_token
 

@@ -3,7 +3,8 @@
 torch calls a hook before each step of any optimizer. In a worker of several, a script that comes there without
 `shoal.main` and without a process group trains a model that no other worker will ever hear of. So the job ends at that
 step, and not after hours. A script that imports `shoal` may train something small on its way to `shoal.main`, and gets
-some steps more. Scripts that step no optimizer, and never take notice of their rank, are warned when they end.
+some steps more; if it ends without `shoal.main` after all, the job fails then. Scripts that step no optimizer, and
+never take notice of their rank, are warned when they end.
 
 Whoever wants independent copies says so (`SHOAL_COPIES=1`). Libraries that connect workers by other means are left
 alone. Not here: scripts that call `shoal.main` and train past it.
@@ -12,6 +13,7 @@ alone. Not here: scripts that call `shoal.main` and train past it.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import re
 import sys
 from collections.abc import Callable
@@ -70,10 +72,13 @@ class _Steps:
             self._end_job(trains_alone(_script_frame(sys._getframe(1)), self._workers))
 
     def at_exit(self) -> None:
-        is_silent = self._worker != 0 or getattr(sys, "last_value", None) is not None  # one worker says it for all
-        if is_silent or self._is_settled or self._looks_connected() or OWN_SHARE.search(self._script()):
+        if getattr(sys, "last_value", None) is not None or self._is_settled or self._looks_connected():
             return
-        sys.stderr.write(f"shoal: warning: {ran_as_copies(self._path.name, self._workers)}\n")
+        if self._taken:  # fewer steps than end the job at once, and `shoal.main` never came
+            with contextlib.suppress(SystemExit):  # the interpreter is ending; the job's exit code says it
+                self._end_job(trains_alone(str(self._path), self._workers))
+        elif self._worker == 0 and not OWN_SHARE.search(self._script()):  # one worker says it for all
+            sys.stderr.write(f"shoal: warning: {ran_as_copies(self._path.name, self._workers)}\n")
 
     def _looks_connected(self) -> bool:
         self._is_settled = (

@@ -1,7 +1,8 @@
 """Each worker chooses a batch size of its own, as for machines with GPUs of different sizes.
 
 exit: 4
-says: batch size
+says: 'start of loop 1: batch 8, 64 samples'
+says: 'start of loop 1: batch 4, 64 samples'
 long
 """
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -12,10 +13,11 @@ from typing import Any
 
 import pytest
 from jupyter_client import BlockingKernelClient, KernelManager
+from jupyter_core.utils import ensure_event_loop
 
 from support.launcher import leftovers
 
-CELL_PATIENCE = 110.0  # seconds
+CELL_PATIENCE = 240.0  # seconds; generous, since the machine may be busy
 GUIDE = Path(__file__).parents[2] / "docs/guides/notebooks.md"
 TRAIN = """
 import torch
@@ -49,8 +51,8 @@ def train(run, lr=0.1, epochs=2):
 class Cells:
     """A kernel, and what its cells wrote."""
 
-    def __init__(self, kernel: KernelManager, client: BlockingKernelClient) -> None:
-        self.kernel = kernel
+    def __init__(self, process: int, client: BlockingKernelClient) -> None:
+        self.process = process
         self._client = client
         self.stdout = ""
         self.stderr = ""
@@ -91,13 +93,15 @@ def cells(tmp_path: Path) -> Iterator[Cells]:
     try:
         client.start_channels()
         client.wait_for_ready(timeout=CELL_PATIENCE)
-        yield Cells(kernel, client)
+        yield Cells(kernel.provisioner.pid, client)
     finally:
         client.stop_channels()
         kernel.shutdown_kernel(now=True)
+        ensure_event_loop().close()  # the one that both have used here
     assert leftovers(tmp_path) == []
 
 
+@pytest.mark.timeout(300)
 def test_cells_train_with_progress_and_read_the_result(cells: Cells, tmp_path: Path) -> None:
     cells.run(TRAIN)
     cells.run("result = shoal.launch(train, arguments={'lr': 0.2}, workers=2, run_dir='out')")
@@ -118,6 +122,7 @@ def test_cells_train_with_progress_and_read_the_result(cells: Cells, tmp_path: P
 
 
 @pytest.mark.long
+@pytest.mark.timeout(300)
 def test_interrupting_the_kernel_stops_the_job_and_the_notebook_goes_on(cells: Cells, tmp_path: Path) -> None:
     cells.run(TRAIN)
 
@@ -126,7 +131,7 @@ def test_interrupting_the_kernel_stops_the_job_and_the_notebook_goes_on(cells: C
         limit = time.monotonic() + CELL_PATIENCE
         while time.monotonic() < limit and not (metrics.exists() and metrics.stat().st_size):
             time.sleep(0.05)
-        cells.kernel.interrupt_kernel()
+        os.killpg(cells.process, signal.SIGINT)  # as a notebook does it
 
     interrupter = threading.Thread(target=interrupt)
     interrupter.start()
@@ -139,6 +144,7 @@ def test_interrupting_the_kernel_stops_the_job_and_the_notebook_goes_on(cells: C
 
 
 @pytest.mark.long
+@pytest.mark.timeout(600)
 def test_the_cells_of_the_guide_run_in_order(cells: Cells) -> None:
     blocks = re.findall(r"^```python\n(.*?)^```", GUIDE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
     assert len(blocks) > 5

@@ -70,11 +70,12 @@ def program(folder: Path, text: str) -> Iterator[subprocess.Popen[str]]:
 def told(folder: Path, text: str) -> tuple[Any, str, str]:
     """What a program writes to `told.json`, and its output and errors."""
     with program(folder, text) as process:
-        stdout, stderr = process.communicate(timeout=PATIENCE)
+        stdout, stderr = process.communicate(timeout=4 * PATIENCE)
     assert process.returncode == 0, stdout + stderr
     return json.loads((folder / "told.json").read_text()), stdout, stderr
 
 
+@pytest.mark.timeout(300)
 def test_functions_train_and_their_results_can_be_read(tmp_path: Path) -> None:
     text = """
 def main():
@@ -158,7 +159,7 @@ if __name__ == "__main__":
 
 def test_a_script_that_launches_whenever_it_is_imported_is_told_what_to_do(tmp_path: Path) -> None:
     text = """
-result = shoal.launch(train, workers=2, run_dir="out")
+result = shoal.launch(train, run_dir="out")
 Path("told.json").write_text(json.dumps([result.exit_code, result.error]))
 """
     (code, error), _, stderr = told(tmp_path, text)
@@ -221,19 +222,42 @@ if __name__ == "__main__":
 
 
 @pytest.mark.long
-def test_functions_are_replaced_resumed_and_turned_into_spares(tmp_path: Path) -> None:
+@pytest.mark.timeout(600)
+def test_a_spare_takes_the_place_of_a_worker_with_a_function(tmp_path: Path) -> None:
     text = """
-import os, signal
+import os, signal, time
 
-def dying(run, epochs):
-    if not os.path.exists("died") and run.rank == 1:
-        Path("died").write_text("x")
-        os.kill(os.getpid(), signal.SIGKILL)
-    train(run, epochs=epochs)
+def dying(run):
+    import torch
+    model = run.model(torch.nn.Linear(4, 1))
+    optimizer = run.optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+    data = torch.utils.data.TensorDataset(torch.randn(64, 4))
+    for [x] in run.batches(data, batch_size=1, epochs=2):
+        model(x).sum().backward()
+        optimizer.step()
+        if run.step == 10 and run.rank == 1 and not os.path.exists("died"):
+            log = Path("out/logs/spares.log")
+            while not log.exists() or "is ready" not in log.read_text():
+                time.sleep(0.05)
+            Path("died").write_text("x")
+            os.kill(os.getpid(), signal.SIGKILL)
 
 if __name__ == "__main__":
-    first = shoal.launch(dying, arguments={"epochs": 40}, workers=2, run_dir="named", spares=1)
-    again = shoal.launch("", resume="named", workers=1)
+    result = shoal.launch(dying, workers=2, run_dir="out", spares=1)
+    Path("told.json").write_text(json.dumps(result.exit_code))
+"""
+    code, stdout, stderr = told(tmp_path, text)
+    assert code == 0, stdout + stderr
+    assert [event.is_spare for event in events_in(tmp_path / "out") if isinstance(event, WorkerStarted)] == [True]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_functions_are_resumed_by_name_and_given_again_otherwise(tmp_path: Path) -> None:
+    text = """
+if __name__ == "__main__":
+    first = shoal.launch(train, run_dir="named")
+    again = shoal.launch("", resume="named", workers=2)
     local = shoal.launch(lambda run: train(run, epochs=1), run_dir="local")
     try:
         shoal.launch("", resume="local")
@@ -248,4 +272,3 @@ if __name__ == "__main__":
     assert codes == [0, 0, 0, 0], stdout + stderr
     assert said == texts.function_not_kept("lambda", Path("local"))
     assert steps == list(range(1, 17))
-    assert any(isinstance(event, WorkerStarted) for event in events_in(tmp_path / "named"))

@@ -30,6 +30,7 @@ from shoal.launching.disk.aftermath import put_in_order, record_size
 from shoal.launching.disk.job_token import token_file
 from shoal.launching.disk.last_report import leave_report
 from shoal.launching.disk.resuming import strangers_hand
+from shoal.launching.from_python.travelling import check_function
 from shoal.launching.launcher_loop import Equipment, LauncherLoop
 from shoal.launching.plaintext import spoken_plaintext
 from shoal.launching.processes.running import Processes
@@ -75,7 +76,6 @@ class _Means:
     listener: socket.socket
     lock: FileIO
     open_engine: Callable[[], Engine] | None
-    private_files: tuple[Path, ...]
 
 
 def run_job(
@@ -93,6 +93,7 @@ def run_job(
     killed.
     """
     check_script(script)
+    check_function(script, arguments, Path(config.run_dir))
     check_size(config)
     clauses = chaos.parse(config.chaos)
     for doubt in chaos.doubts(clauses, workers=config.workers, servers=config.of(ParameterServerSettings).server_count):
@@ -126,10 +127,11 @@ def run_job(
             group_key_file=group_key_file(config, token, stack),
             master_port=stack.enter_context(held_port()).getsockname()[1],
             record_start=record_size(directory.path),
+            private_files=private_files,
             space=space_name(directory.path) if config.has(ParameterServerSettings) else "",
         )
         stack.enter_context(_way_in(job, _bound(listener)))
-        finish = _start_and_see_to(job, _Means(token, listener, directory.lock, open_engine, private_files), stack)
+        finish = _start_and_see_to(job, _Means(token, listener, directory.lock, open_engine), stack)
         put_in_order(job, finish, directory.settings_before)
     # The lock is free by now: a job that left no end in its record counts as crashed, not as running.
     leave_report(job.run_dir, open_it=job.config.open)
@@ -167,7 +169,7 @@ def _start_and_see_to(job: Job, means: _Means, stack: contextlib.ExitStack) -> F
     """Start the processes and wait for the end of the job."""
     signals = stack.enter_context(caught_signals())
     keys = (job.token_file,) if job.group_key_file is None else (job.token_file, job.group_key_file)
-    home = stack.enter_context(contextlib.closing(LocalEngine((*keys, *means.private_files))))
+    home = stack.enter_context(contextlib.closing(LocalEngine((*keys, *job.private_files))))
     elsewhere = None if means.open_engine is None else stack.enter_context(contextlib.closing(means.open_engine()))
     processes = Processes(home, elsewhere)
     servers, keeper = open_servers(job, processes, means.token, stack)

@@ -36,55 +36,6 @@ def two_minimums(origin: str, workers: object) -> str:
     return f"{origin} sets --workers {workers} and --min-workers; leave one of the minimums out"
 
 
-# From Python
-
-
-def launch_in_worker(worker: int) -> str:
-    return (
-        f"shoal.launch is called in worker {worker} of a job, which would start a job in every worker; put the call "
-        'under `if __name__ == "__main__":`'
-    )
-
-
-def no_program(given: object) -> str:
-    return f"shoal.launch() takes the path of a script or a function, not {type(given).__name__}"
-
-
-def arguments_of_script(script: str) -> str:
-    return f'arguments= is for functions; give those of {script} as text: shoal.launch({script!r}, "--lr", "0.1")'
-
-
-def text_for_function(name: str, first: str) -> str:
-    return f"{name} is a function and cannot take {first!r}; give values by name: shoal.launch({name}, arguments=...)"
-
-
-def wrong_keywords(name: str, signature: str, why: object) -> str:
-    return f"{name}{signature} cannot be called with a run and these arguments: {why}"
-
-
-def no_cloudpickle(name: str) -> str:
-    return (
-        f"workers cannot import {name} (it is from a notebook's cell, a lambda, inside another function, or has "
-        "arguments that JSON cannot hold) and it cannot travel as it is without cloudpickle: `pip install "
-        "'shoal[notebook]'`, or move it to the top of a module"
-    )
-
-
-def not_pickled(name: str, why: object) -> str:
-    return f"{name} cannot travel to workers: {why}; make what it needs inside of it, or move it to the top of a module"
-
-
-def function_not_written(folder: Path, why: str | None) -> str:
-    return f"the job's function cannot be written in {folder}: {why}; set XDG_RUNTIME_DIR to another folder"
-
-
-def function_not_kept(name: str, path: Path) -> str:
-    return (
-        f"the function {name} of the job in {path} was in no module that workers could import, and is gone with the "
-        f"job; give it again: shoal.launch({name}, resume={str(path)!r})"
-    )
-
-
 # Tokens
 
 FILE_OF_JOB = "`shoal show RUN` names the file of a job that runs, which is gone when the job is"
@@ -265,3 +216,52 @@ def servers_lost_often(count: int, how: str) -> str:
 
 def group_silent(keeper: object, why: object) -> str:
     return f"warning: the server group at {keeper} does not answer: {why}"
+
+
+# From Python
+
+
+def launch_in_worker(worker: int) -> str:
+    return (
+        f"shoal.launch is called in worker {worker} of a job, which would start a job in every worker; put the call "
+        'under `if __name__ == "__main__":`'
+    )
+
+
+def no_program(given: object) -> str:
+    return f"shoal.launch() takes the path of a script or a function, not {type(given).__name__}"
+
+
+def arguments_of_script(script: str) -> str:
+    return f'arguments= is for functions; give those of {script} as text: shoal.launch({script!r}, "--lr", "0.1")'
+
+
+def text_for_function(name: str, first: str) -> str:
+    return f"{name} is a function and cannot take {first!r}; give values by name: shoal.launch({name}, arguments=...)"
+
+
+def wrong_keywords(name: str, signature: str, why: object) -> str:
+    return f"{name}{signature} cannot be called with a run and these arguments: {why}"
+
+
+def no_cloudpickle(name: str) -> str:
+    return (
+        f"workers cannot import {name} (it is from a notebook's cell, a lambda, inside another function, or has "
+        "arguments that JSON cannot hold) and it cannot travel as it is without cloudpickle: `pip install "
+        "'shoal[notebook]'`, or move it to the top of a module"
+    )
+
+
+def not_pickled(name: str, why: object) -> str:
+    return f"{name} cannot travel to workers: {why}; make what it needs inside of it, or move it to the top of a module"
+
+
+def function_not_written(folder: Path, why: str | None) -> str:
+    return f"the job's function cannot be written in {folder}: {why}; set XDG_RUNTIME_DIR to another folder"
+
+
+def function_not_kept(name: str, path: Path) -> str:
+    return (
+        f"the function {name} of the job in {path} was in no module that workers could import, and is gone with the "
+        f"job; give it again: shoal.launch({name}, resume={str(path)!r})"
+    )

@@ -16,7 +16,6 @@ from typing import Any
 import msgspec
 
 from shoal import files
-from shoal.entry.function_script import recorded_call
 from shoal.environment import parse_address
 from shoal.errors import UsageError
 from shoal.events import AnyEvent, JobEnded, JobStarted, Record, StepsApplied
@@ -66,9 +65,6 @@ def recorded_job(path: Path) -> tuple[str, tuple[str, ...]]:
     found = found if is_mistake(since) and found is not None else started or found
     if found is None or not found.script:
         raise UsageError(texts.record_names_no_script(path / EVENTS, path))
-    call = recorded_call(found.script, found.arguments)
-    if call is not None and call.pickle and not Path(call.pickle).exists():
-        raise UsageError(texts.function_not_kept(call.name, path))
     return found.script, found.arguments
 
 

@@ -6,19 +6,20 @@ with either (`entry.function_script`).
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import inspect
 import math
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from shoal.entry.function_script import SCRIPT, FunctionCall
+from shoal.entry.function_script import SCRIPT, FunctionCall, recorded_call
 from shoal.errors import UsageError
 from shoal.launching import texts
 from shoal.launching.disk.job_token import FUNCTION, private_file
@@ -51,6 +52,13 @@ def travelling(function: Callable[..., object], keywords: Mapping[str, object]) 
     with private_file(FUNCTION, pickled(function, keywords), texts.function_not_written) as file:
         call = FunctionCall(name_of(function).rpartition(".")[2], pickle=str(file), folders=folders)
         yield Travelling(SCRIPT, call.as_arguments(), (file,))
+
+
+def check_function(script: str, arguments: Sequence[str], run_dir: Path) -> None:
+    """Refuse to go on with a job whose function was a copy, which is gone."""
+    call = recorded_call(script, arguments)
+    if call is not None and call.pickle and not Path(call.pickle).exists():
+        raise UsageError(texts.function_not_kept(call.name, run_dir))
 
 
 def name_of(function: Callable[..., object]) -> str:
@@ -97,7 +105,17 @@ def _main_source(main: ModuleType, function: Callable[..., object]) -> str | Non
     code = getattr(inspect.unwrap(function), "__code__", None)
     if script is None or code is None or not _is_same_file(code.co_filename, script):
         return None  # from a notebook's cell or a prompt
+    if is_in_main_part(Path(script).read_bytes(), code.co_firstlineno):
+        return None
     return str(Path(script).resolve()) if spec is None else str(spec.name)  # `python -m NAME` has a spec
+
+
+def is_in_main_part(source: bytes, line: int) -> bool:
+    """Whether the line is under `if __name__ == "__main__":`, which is not run where the script is imported."""
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.If) and node.lineno <= line <= (node.end_lineno or node.lineno):
+            return any(isinstance(part, ast.Name) and part.id == "__name__" for part in ast.walk(node.test))
+    return False
 
 
 def is_importable(module: ModuleType) -> bool:

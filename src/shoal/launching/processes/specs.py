@@ -44,6 +44,7 @@ class Job:
     record_start: int = 0  # bytes that earlier runs of a resumed job have left in events.jsonl
     servers: str = ""  # where workers find the keeper of the parameter servers; empty: there are none
     space: str = ""  # the job's name on those servers
+    private_files: tuple[Path, ...] = ()  # besides tokens: removed, each with its folder, if the launcher is killed
 
 
 def check_size(config: JobConfig) -> None:

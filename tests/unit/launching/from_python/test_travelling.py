@@ -124,13 +124,14 @@ def test_a_function_of_the_program_itself_is_found_by_its_script(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script = tmp_path / "program.py"
-    text = "def train(run):\n    return run\n"
+    text = "def train(run):\n    return run\nif __name__ == '__main__':\n    def late(run):\n        return run\n"
     script.write_text(text)
     main = types.ModuleType("__main__")
     main.__file__ = str(script)
     exec(compile(text, str(script), "exec"), main.__dict__)
     monkeypatch.setitem(sys.modules, "__main__", main)
     assert by_name(main.train, {}) == FunctionCall("train", str(script))
+    assert by_name(main.late, {}) is None  # a worker that imports the script does not get to it
     exec(compile(text, "<ipython-input-1>", "exec"), main.__dict__)  # a cell, in a kernel that has a `__file__`
     assert by_name(main.train, {}) is None
 

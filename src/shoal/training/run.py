@@ -42,8 +42,8 @@ class BatchOptions:
     steps: int | None = None  # end the loop after so many, over as many epochs as they take; None: no limit
     accumulate: int = 1  # batches per step
     shuffle: bool = True  # another order in every epoch, the same for any number of workers
-    loaders: int = 0  # background processes that load; 0: the worker itself loads
-    collate: Callable[[list[Any]], Any] | None = None  # makes a batch from a list of samples; None: as torch does
+    loaders: int = 0  # background processes that load
+    collate: Callable[[list[Any]], Any] | None = None
 
 
 class Run:

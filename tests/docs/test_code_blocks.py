@@ -18,14 +18,14 @@ PAGES = [name for name in QUICK if (DOCS / name).is_file()]
 LONG_PAGES = [*sorted(f"guides/{page.name}" for page in (DOCS / "guides").glob("*.md")), *IN_DETAIL]
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("name", PAGES)
 def test_blocks_of_the_first_pages_run(name: str, tmp_path: Path) -> None:
     run_page(DOCS / name, tmp_path)
 
 
 @pytest.mark.long
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", LONG_PAGES)
 def test_blocks_of_other_pages_run(name: str, tmp_path: Path) -> None:
     run_page(DOCS / name, tmp_path)

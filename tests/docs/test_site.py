@@ -69,13 +69,13 @@ def address(site: Path) -> Iterator[str]:
         server.terminate()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def browser() -> Iterator[Browser]:
+    """One for each test: over HTTP it starts processes as it likes."""
     if (chromium := shutil.which("chromium")) is None:
         pytest.skip("install chromium")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=ARGUMENTS)
-        browser.new_context()  # keeps the browser's own processes up between tests
         yield browser
         browser.close()
 

@@ -20,7 +20,7 @@ UNREADABLE = re.compile(r"^ *`{3,}")
 NOT_RUN = ("text", "toml", "json", "diff", "markdown", "css", "yaml")
 HERE = re.compile(r"(?m)^(?P<indent> *)# HERE$")
 NUMBER = re.compile(r"\d+([.,:]\d+)*")
-PATIENCE = 300.0  # seconds for one block; generous, since the machine may be busy
+PATIENCE = 600.0  # seconds for one block; generous, since the machine may be busy
 
 
 class WrongBlock(AssertionError):

@@ -75,14 +75,27 @@ def messages_in(path: Path) -> Iterator[Message]:
     if path.name in TEXT_MODULES:
         for node in ast.parse(text).body:
             yield from (Message(source, name, template) for name, template in named_texts(node))
-    elif any(f"{name}(" in text for name in (*error_names(), "Distrust")) or "warning: " in text:
-        for name, template in written_texts(ast.parse(text)):
-            yield Message(source, name, template)
+        return
+    tree = None
+    if any(f"{name}(" in text for name in (*error_names(), "Distrust")) or "warning: " in text:
+        tree = ast.parse(text)
+        yield from (Message(source, name, template) for name, template in written_texts(tree))
+    if any(f"def {name}(" in text for name in text_makers()):
+        for node in (tree or ast.parse(text)).body:
+            if isinstance(node, ast.FunctionDef) and node.name in text_makers():
+                yield from (Message(source, name, template) for name, template in named_texts(node))
 
 
 @cache
 def error_names() -> frozenset[str]:
     return frozenset(error.__name__ for error in all_errors())
+
+
+@cache
+def text_makers() -> frozenset[str]:
+    """Functions outside of `texts.py` that make the text of an error, as in `UsageError(call_missed(...))`."""
+    made = re.compile(rf"\b(?:{'|'.join(error_names())})\((\w+)\(")
+    return frozenset(name for path in ROOT.rglob("*.py") for name in made.findall(path.read_text(encoding="utf-8")))
 
 
 def written_texts(tree: ast.Module) -> Iterator[tuple[str, str]]:

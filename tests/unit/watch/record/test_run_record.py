@@ -108,7 +108,8 @@ def test_reasons_are_told_word_for_word(tmp_path: Path) -> None:
     ):
         assert reason in reasons
     problems = [entry.title for entry in entries if entry.is_problem]
-    assert [title.partition(" ")[0] for title in problems] == ["worker", "step", "step-00000450-g2", "step-00000400-g2"]
+    begins = [title.partition(" ")[0] for title in problems]
+    assert begins == ["worker", "step", "step-00000450-g2", "step-00000400-g2", "warning"]
 
 
 def test_scores_after_the_resumed_step_are_forgotten() -> None:

@@ -1,6 +1,7 @@
 """What looking out for mistakes costs: the same steps and the same opened files with and without it.
 
-In microseconds of processor time, since others use the machine too. Run it as `python benchmarks/bench_watches.py`; it fails where a watch costs more than it may.
+In microseconds of processor time, since others use the machine too. Run it as `python benchmarks/bench_watches.py`; it
+fails where a watch costs more than it may.
 """
 
 from __future__ import annotations

@@ -173,7 +173,11 @@ MISTAKES = {
         "StopIteration",
     ),
     "fewer samples": ("full = data\ndata = lambda: torch.utils.data.Subset(full(), [0])", 5, "1 sample"),
-    "mean on one": ("def before_update(run):\n    run.rank == 1 and run.mean(1.0)", 4, "mean, call"),
+    "mean on one": (
+        "def before_update(run):\n    run.rank == 1 and run.mean(1.0)",
+        2,
+        "error: worker 1 called run.mean and worker 0 did not; every worker must",
+    ),
 }
 
 

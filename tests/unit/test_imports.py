@@ -94,7 +94,13 @@ def test_imports_point_up_the_house() -> None:
 
 
 # Benchmarks compare with torch's own; torch loads the second one; then what others may carry for us, and we for others.
-MAY_KNOW_PROCESS_GROUPS = ("bench/", "torch_autoload.py", "collectives/carriers/", "collectives/torch_backend/")
+MAY_KNOW_PROCESS_GROUPS = (
+    "bench/",
+    "torch_autoload.py",
+    "collectives/carriers/",
+    "collectives/torch_backend/",
+    "training/mistakes/wrappers.py",  # to refuse models that are wrapped
+)
 
 
 def test_no_torch_process_group_is_made_outside_benchmarks() -> None:

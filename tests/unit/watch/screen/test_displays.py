@@ -235,9 +235,9 @@ def test_a_resumed_job_says_where_from(capsys: pytest.CaptureFixture[str]) -> No
     assert "finished: 400 steps (0 since it was resumed) in 0:12, loss 1.0000, 100 samples/s" in shown
 
 
-def test_quiet_prints_only_what_workers_print(capsys: pytest.CaptureFixture[str]) -> None:
+def test_quiet_prints_warnings_and_what_workers_print(capsys: pytest.CaptureFixture[str]) -> None:
     play(open_display("none", 2), story())
-    assert capsys.readouterr().out == "[worker 1] a line\n"
+    assert capsys.readouterr().out == "shoal: warning: model 1 is not optimized\n[worker 1] a line\n"
 
 
 @pytest.mark.parametrize("progress", ["plain", "live"])

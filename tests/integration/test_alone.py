@@ -130,6 +130,7 @@ def copy_of(stopped: tuple[Path, Outcome, str], folder: Path) -> None:
     shutil.copy(stopped[0] / "train.py", folder / "train.py")
 
 
+@pytest.mark.timeout(300)  # with the two runs of the fixture
 def test_a_script_goes_on_alone_bit_for_bit(tmp_path: Path, stopped: tuple[Path, Outcome, str]) -> None:
     copy_of(stopped, tmp_path)
     alone = python(tmp_path)

@@ -94,6 +94,20 @@ def test_a_file_that_others_could_have_written_is_not_unpickled(lab: types.Modul
         assert str(refused.value) == function_script.not_private(str(way.private_files[0]))
 
 
+def test_what_killed_programs_have_left_is_swept_and_what_is_in_use_stays(
+    lab: types.ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    with travelling(lab.nameless, {}) as way:
+        [file] = way.private_files
+        left = file.parent.with_name(f"{file.parent.name}-left")  # as if its launcher and the guardian were killed
+        left.mkdir(mode=0o700)
+        (left / file.name).write_bytes(b"x")
+        with travelling(lab.make(2), {}):
+            assert not left.exists()
+            assert file.exists()
+
+
 def test_mistakes_are_said_before_anything_starts(lab: types.ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     with (
         pytest.raises(UsageError, match=r"train\(run, lr=0.1\) cannot be called .* 'rate'"),

@@ -114,6 +114,5 @@ def test_a_message_is_found_by_searching(address: str, browser: Browser) -> None
         page = context.new_page()
         page.goto(f"{address}/index.html")
         page.locator(".md-search__input").click()
-        page.locator(".md-search__input").fill("batch_sampler of its own")
-        page.wait_for_selector(".md-search-result__link", timeout=60_000)
-        assert page.locator(".md-search-result__link[href*='troubleshooting/data']").count() > 0
+        page.locator(".md-search__input").fill("Shoal deals the samples out")
+        page.wait_for_selector(".md-search-result__link[href*='troubleshooting/data']", timeout=60_000)

@@ -16,7 +16,7 @@ def train(run: shoal.Run) -> None:
     loader = DataLoader(data, batch_size=4, shuffle=True)
     model = run.model(nn.Linear(4, 4))
     optimizer = run.optimizer(torch.optim.AdamW(model.parameters(), lr=1e-2))
-    steps = 2 * len(run.batches(loader)) // 2
+    steps = 2 * len(run.batches(loader)) // 2  # type: ignore[arg-type]  # an Iterator to type checkers
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, total_iters=steps)
     run.keep(schedule=schedule)
     for epoch in run.epochs(2):

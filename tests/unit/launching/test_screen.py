@@ -48,9 +48,10 @@ def test_lost_worker_is_shown_with_its_last_lines() -> None:
 def test_traceback_is_shown_as_it_is_and_the_last_line_says_who_raised_what_and_where() -> None:
     frame = '  File "/x/train.py", line 12, in train'
     text = f"the script failed on worker 1 in step 3:\nTraceback (most recent call last):\n{frame}\nValueError: no"
-    shown, last = final_message(FinishJob(1, 0.5, "ScriptFailed", text), JOB, ())
-    assert shown == f"shoal: error: {text}"
-    assert last == f"shoal: {texts.script_raised('ValueError at /x/train.py:12', '1', Path('runs/x'))}"
+    finish = FinishJob(1, 0.5, "ScriptFailed", text)
+    assert final_message(finish, JOB, ()) == [f"shoal: error: {text}"]
+    last = verdict(finish, JOB, Closing(2.0, 3), can_resume=False)
+    assert last.startswith(texts.script_raised("ValueError at /x/train.py:12", "on worker 1 in step 3"))
 
 
 @pytest.mark.parametrize(
@@ -74,7 +75,7 @@ def test_traceback_is_shown_as_it_is_and_the_last_line_says_who_raised_what_and_
             FinishJob(1, 0.5, "ScriptFailed", f"the script failed on worker 1 in step 7:\n{RAISED}"),
             Closing(2.0, 7),
             True,
-            "failed: the script raised ValueError on worker 1 in step 7, after 2.0 s, 7 steps; look at "
+            "failed: the script raised ValueError at train.py:3 on worker 1 in step 7, after 2.0 s, 7 steps; look at "
             "runs/x/logs/worker-1.log; go on from the last checkpoint: shoal run --resume runs/x",
         ),
         (

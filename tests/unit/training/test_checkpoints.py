@@ -56,6 +56,11 @@ class Net(nn.Module):
         return out
 
 
+def rows(count: int, width: int) -> torch.Tensor:
+    """The same for all workers: as threads of one process they share torch's own generator."""
+    return torch.randn(count, width, generator=torch.Generator().manual_seed(3))
+
+
 def data() -> TensorDataset:
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(SAMPLES, 5, generator=generator)
@@ -260,7 +265,7 @@ def test_parameters_changed_by_the_script_are_captured_whole(tmp_path: Path) -> 
     def train(run: shoal.Run) -> torch.Tensor:
         model = run.model(nn.Linear(40, 40))
         optimizer = run.optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
-        for x, _ in run.batches(TensorDataset(torch.randn(32, 40), torch.zeros(32)), batch_size=4):
+        for x, _ in run.batches(TensorDataset(rows(32, 40), torch.zeros(32)), batch_size=4):
             with torch.no_grad():
                 model.weight.mul_(0.5)
             model(x).sum().backward()
@@ -283,7 +288,7 @@ def test_a_marked_one_is_of_the_state_as_it_was(tmp_path: Path) -> None:
         model = run.model(nn.Linear(2, 1))
         optimizer = run.optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
         for epoch in run.epochs(4):
-            for x, y in epoch.batches(TensorDataset(torch.randn(8, 2), torch.zeros(8, 1)), batch_size=2):
+            for x, y in epoch.batches(TensorDataset(rows(8, 2), torch.zeros(8, 1)), batch_size=2):
                 F.mse_loss(model(x), y).backward()
                 optimizer.step()
                 optimizer.zero_grad()
@@ -305,7 +310,7 @@ def test_a_loop_left_by_break_is_over_when_resumed(tmp_path: Path) -> None:
     def train(run: shoal.Run) -> torch.Tensor:
         model = run.model(nn.Linear(2, 1))
         optimizer = run.optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
-        for x, y in run.batches(TensorDataset(torch.randn(16, 2), torch.zeros(16, 1)), batch_size=2):
+        for x, y in run.batches(TensorDataset(rows(16, 2), torch.zeros(16, 1)), batch_size=2):
             F.mse_loss(model(x), y).backward()
             optimizer.step()
             optimizer.zero_grad()
@@ -327,7 +332,7 @@ def test_a_checkpoint_that_is_there_already_gets_the_mark(tmp_path: Path) -> Non
         model = run.model(nn.Linear(2, 1))
         optimizer = run.optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
         for epoch in run.epochs(2):
-            for x, y in epoch.batches(TensorDataset(torch.randn(8, 2), torch.zeros(8, 1)), batch_size=2):
+            for x, y in epoch.batches(TensorDataset(rows(8, 2), torch.zeros(8, 1)), batch_size=2):
                 run._session.saver.wait()
                 F.mse_loss(model(x), y).backward()
                 optimizer.step()

@@ -219,6 +219,7 @@ def test_every_kind_of_event_is_told_but_for_what_is_summed_up_elsewhere() -> No
         events.CheckpointStarted,
         events.ServersMeasured,
         events.WorkerEquipped,
+        events.FileTruncated,
     }
 
 

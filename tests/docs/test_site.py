@@ -114,5 +114,7 @@ def test_a_message_is_found_by_searching(address: str, browser: Browser) -> None
         page = context.new_page()
         page.goto(f"{address}/index.html")
         page.locator(".md-search__input").click()
-        page.locator(".md-search__input").fill("Shoal deals the samples out")
-        page.wait_for_selector(".md-search-result__link[href*='troubleshooting/data']", timeout=60_000)
+        page.locator(".md-search__input").fill("neither a safetensors file nor a torch file")
+        page.wait_for_selector(
+            ".md-search-result__link[href*='troubleshooting/checkpoints']", state="attached", timeout=20_000
+        )

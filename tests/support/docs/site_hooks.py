@@ -27,6 +27,8 @@ GUIDES = (
     *("checkpoints", "elastic", "servers", "data", "gpus"),
     *("notebooks", "reinforcement-learning", "two-models", "debugging-a-hang"),
 )
+# How much a page counts in the search: who pastes a message wants its entry before pages about how Shoal is built.
+BOOSTS = {"troubleshooting/": 4, "packages/": 0.3, "benchmarks/": 0.3, "design": 0.3, "journal": 0.3, "changelog": 0.3}
 LINK = re.compile(r"(?<!!)\]\((?P<target>[^()\s]+)\)")
 FENCE = re.compile(r"^\s*(?P<ticks>`{3,})")
 
@@ -66,6 +68,8 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Files) -> 
     here = page.file.src_uri
     if here.startswith("source/"):
         return markdown
+    boost = next((factor for start, factor in BOOSTS.items() if here.startswith(start)), 1)
+    page.meta.setdefault("search", {"boost": boost})
 
     def moved(match: re.Match[str]) -> str:
         target, anchor = resolved(match["target"], repository_path(here))

@@ -16,7 +16,7 @@ import pytest
 from shoal.disk import texts as disk_texts
 from shoal.entry import texts
 from shoal.events import CheckpointPublished, GenerationFormed, JobEnded, JobStarted, Resumed, WorkerFailed
-from support.launcher import PATIENCE, Outcome, events_in, shoal
+from support.launcher import PATIENCE, Outcome, events_in, outcome_of, shoal
 
 # 16 steps of 4 samples alone; every sample has its number in it.
 SCRIPT = """
@@ -55,7 +55,7 @@ def write(folder: Path, *, inside: str = "pass", options: str = "") -> None:
 def python(folder: Path, *arguments: str) -> Outcome:
     command = [sys.executable, "train.py", *arguments]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=2 * PATIENCE, check=False)
-    return Outcome(done.returncode, done.stdout, done.stderr)
+    return outcome_of(done.returncode, done.stdout, done.stderr)
 
 
 def weights(outcome: Outcome) -> str:
@@ -197,7 +197,7 @@ def test_a_signal_saves_and_ends_with_the_exit_code_of_a_job(
     write(tmp_path, options='resume="out"')
     rest = python(tmp_path)
     assert rest.code == 0, rest.stderr
-    before = Outcome(code, line + stdout, "")
+    before = outcome_of(code, line + stdout, "")
     assert used(before, rest) == dict.fromkeys(range(64), 1)
 
 
@@ -225,8 +225,8 @@ def test_an_exception_on_one_worker_is_in_its_log_and_in_the_last_line(tmp_path:
     log = (tmp_path / "out/logs/worker-1.log").read_text()
     assert log.rstrip().endswith("ValueError: no more") and 'train.py", line' in log
     assert "Traceback" not in (tmp_path / "out/logs/worker-0.log").read_text()
-    last = failed.stderr.splitlines()[-1]
-    assert re.match(r"shoal: the script raised ValueError at train\.py:\d+ on worker 1; ", last)
+    last = failed.frame[-1]
+    assert re.match(r"shoal: failed: the script raised ValueError at train\.py:\d+ on worker 1 in step \d+, ", last)
     assert "out/logs/worker-1.log" in last
 
 

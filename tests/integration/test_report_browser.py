@@ -170,9 +170,9 @@ def test_filters_of_the_timeline(open_page: Opener) -> None:
     page.keyboard.press("Space")
     assert shown.count() == everything - 10
     page.check(".timeline input[value=problems]")
-    assert sorted(shown.locator(".category").all_inner_texts()) == ["members", "void steps"]
+    assert sorted(shown.locator(".category").all_inner_texts()) == ["advice", "members", "void steps"]
     page.check(".timeline input[value=checkpoints]")
-    assert shown.count() == 4
+    assert shown.count() == 5
 
 
 @pytest.mark.parametrize("name", ["one.html", pytest.param("three.html", marks=pytest.mark.long)])

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from shoal.launching.disk.last_report import default_settings
+from shoal.disk.last_report import default_settings
 from shoal.watch import write_report
 from support.launcher import PATIENCE, SHOAL
 from support.records import eventful, faulty

@@ -156,7 +156,11 @@ def write_script(folder: Path, text: str, *, joins: bool = False, saves: bool = 
 
 
 # The lines with which every job begins and ends.
-FRAME = re.compile(r"shoal: (\d+ workers?\b.*; the record is in |the workers are starting|finished in |failed[,:])")
+FRAME = re.compile(
+    r"shoal: (\d+ workers?\b.*; the record is in |training in 1 process|the workers are starting|finished in |failed[,:])"
+)
+    r"shoal: (\d+ workers?\b.*; the record is in |training in 1 process|the workers are starting|finished in |failed[,:])"
+)
 
 
 def without_frame(stderr: str) -> str:
@@ -172,9 +176,9 @@ class Outcome:
     frame: tuple[str, ...]  # those
 
 
-def _outcome(process: subprocess.Popen[str], stdout: str, stderr: str) -> Outcome:
+def outcome_of(code: int, stdout: str, stderr: str) -> Outcome:
     frame = tuple(line for line in stderr.splitlines() if FRAME.match(line))
-    return Outcome(process.returncode, stdout, without_frame(stderr), frame)
+    return Outcome(code, stdout, without_frame(stderr), frame)
 
 
 def shoal(
@@ -184,7 +188,7 @@ def shoal(
     with started(folder, *arguments, variables=variables) as process:
         stdout, stderr = process.communicate(timeout=patience)
     assert leftovers(folder) == []
-    return _outcome(process, stdout, stderr)
+    return outcome_of(process.returncode, stdout, stderr)
 
 
 @contextlib.contextmanager

@@ -142,7 +142,7 @@ class Run:
 
     def batches(
         self, data: object, batch_size: int | None = None, *, epochs: int | None = None, **options: Any
-    ) -> Iterator[Any]:
+    ) -> Batches:
         """Every sample once per epoch over all workers, `batch_size` of them per worker and iteration.
 
         Options: steps=None, accumulate=1, shuffle=True, loaders=0, collate=None, own_data=False (see `BatchOptions`).
@@ -190,7 +190,7 @@ class Run:
     ) -> dict[str, float]:
         """Mean scores over a data set, shared out over all workers; the result is the same on each.
 
-        `score(x, y)` returns a batch's mean, or a dictionary of means. Models are in evaluation mode meanwhile. Where a
+        `score(x, y)` returns a batch's mean, which is then called "score", or a dictionary of means. Models are in evaluation mode meanwhile. Where a
         peer is lost during an evaluation inside a loop, every score is nan.
         """
         chosen = batch_options(batch_size, {"shuffle": False, **options})
@@ -301,7 +301,7 @@ class Epoch:
         self.number = number  # counts from 0
         self._count = count
 
-    def batches(self, data: object, batch_size: int | None = None, **options: Any) -> Iterator[Any]:
+    def batches(self, data: object, batch_size: int | None = None, **options: Any) -> Batches:
         """As `run.batches`, for this epoch alone."""
         chosen = batch_options(batch_size, options)
         return self._run._loop(data, chosen, first_epoch=self.number, epochs=1, total_epochs=self._count)

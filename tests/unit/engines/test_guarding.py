@@ -154,7 +154,7 @@ def test_processes_end_although_launcher_and_guardian_are_killed_at_once() -> No
 def test_a_resource_tracker_may_sweep_before_its_group_is_gone(end: str, engine: LocalEngine, tmp_path: Path) -> None:
     code = WITH_TRACKER.replace("END", end)
     engine.start(ProcessSpec("p", (sys.executable, "-c", code), {}))
-    tracker, name = words(engine, 2)
+    tracker, name = words(engine, 2)[:2]  # the tracker says what it swept, perhaps at once
     assert end != "time.sleep(1000)" or Path(f"/dev/shm/sem.{name[1:]}").exists()
     if "sleep" not in end:
         wait_until(lambda: engine.poll() is not None and not engine._running, "it does not end")

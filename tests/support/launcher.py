@@ -157,9 +157,8 @@ def write_script(folder: Path, text: str, *, joins: bool = False, saves: bool = 
 
 # The lines with which every job begins and ends.
 FRAME = re.compile(
-    r"shoal: (\d+ workers?\b.*; the record is in |training in 1 process|the workers are starting|finished in |failed[,:])"
-)
-    r"shoal: (\d+ workers?\b.*; the record is in |training in 1 process|the workers are starting|finished in |failed[,:])"
+    r"shoal: (\d+ workers?\b.*; the record is in |training in 1 process|the workers are starting|"
+    r"finished in |failed[,:])"
 )
 
 

@@ -190,8 +190,8 @@ class Run:
     ) -> dict[str, float]:
         """Mean scores over a data set, shared out over all workers; the result is the same on each.
 
-        `score(x, y)` returns a batch's mean, which is then called "score", or a dictionary of means. Models are in evaluation mode meanwhile. Where a
-        peer is lost during an evaluation inside a loop, every score is nan.
+        `score(x, y)` returns a dictionary of a batch's means, or one mean, which the result calls "score". Models are in
+        evaluation mode meanwhile. Where a peer is lost during an evaluation inside a loop, every score is nan.
         """
         chosen = batch_options(batch_size, {"shuffle": False, **options})
         settle(self._session)

@@ -9,30 +9,27 @@ import pytest
 from support.docs.code_blocks import Block, WrongBlock, blocks_in, run_block, run_page
 
 DOCS = Path(__file__).parents[2] / "docs"
-QUICK = ("index.md",)
 IN_DETAIL = (
     *("carriers.md", "chaos.md", "checkpoints.md", "configuration.md", "elastic.md", "gpu.md", "metrics.md"),
     *("parameter-server.md", "report.md", "simulate.md", "torch-backend.md"),
 )
-PAGES = [name for name in QUICK if (DOCS / name).is_file()]
 IN_A_KERNEL = ("guides/notebooks.md",)  # cells of one notebook: `test_launch_notebook` runs them
-LONG_PAGES = ["tutorial.md", *sorted(f"guides/{page.name}" for page in (DOCS / "guides").glob("*.md")), *IN_DETAIL]
-
-
-@pytest.mark.timeout(1200)
-@pytest.mark.parametrize("name", PAGES)
-def test_blocks_of_the_first_pages_run(name: str, tmp_path: Path) -> None:
-    run_page(DOCS / name, tmp_path)
+PAGES = [
+    "index.md",
+    "tutorial.md",
+    *sorted(f"guides/{page.name}" for page in (DOCS / "guides").glob("*.md")),
+    *IN_DETAIL,
+]
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("name", [name for name in LONG_PAGES if name not in IN_A_KERNEL])
-def test_blocks_of_other_pages_run(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", [name for name in PAGES if name not in IN_A_KERNEL])
+def test_blocks_run(name: str, tmp_path: Path) -> None:
     run_page(DOCS / name, tmp_path)
 
 
-@pytest.mark.parametrize("name", [*PAGES, *LONG_PAGES])
+@pytest.mark.parametrize("name", PAGES)
 def test_blocks_are_written_as_agreed(name: str) -> None:
     for block in blocks_in(DOCS / name):
         assert block.language, f"{block.place}: a fence without a language; write `text`"

@@ -149,6 +149,7 @@ def test_shoal_run_goes_on_with_one_worker_bit_for_bit(tmp_path: Path, stopped: 
     assert used(stopped[1], job) == dict.fromkeys(range(64), 1)
 
 
+@pytest.mark.long
 def test_shoal_run_goes_on_with_more_workers_and_every_sample_once(
     tmp_path: Path, stopped: tuple[Path, Outcome, str]
 ) -> None:
@@ -170,11 +171,12 @@ def test_a_job_of_several_workers_goes_on_alone(tmp_path: Path) -> None:
     assert used(first, alone) == dict.fromkeys(range(64), 1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("number", "code", "words"),
     [
         (signal.SIGINT, 130, "interrupted by Ctrl-C"),
-        pytest.param(signal.SIGTERM, 143, "stopped by SIGTERM", marks=pytest.mark.long),
+        (signal.SIGTERM, 143, "stopped by SIGTERM"),
     ],
 )
 def test_a_signal_saves_and_ends_with_the_exit_code_of_a_job(
@@ -230,6 +232,7 @@ def test_an_exception_on_one_worker_is_in_its_log_and_in_the_last_line(tmp_path:
     assert "out/logs/worker-1.log" in last
 
 
+@pytest.mark.long
 def test_settings_of_the_script_are_defaults_under_shoal_run(tmp_path: Path) -> None:
     write(tmp_path, options='checkpoint_every=4, seed=3, run_dir="elsewhere"')
     job = shoal(tmp_path, "run", "-n", "2", "--seed", "0", "--run-dir", "out", "train.py", patience=2 * PATIENCE)

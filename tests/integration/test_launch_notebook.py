@@ -101,6 +101,7 @@ def cells(tmp_path: Path) -> Iterator[Cells]:
     assert leftovers(tmp_path) == []
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_cells_train_with_progress_and_read_the_result(cells: Cells, tmp_path: Path) -> None:
     cells.run(TRAIN)

@@ -75,6 +75,7 @@ def told(folder: Path, text: str) -> tuple[Any, str, str]:
     return json.loads((folder / "told.json").read_text()), stdout, stderr
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_functions_train_and_their_results_can_be_read(tmp_path: Path) -> None:
     text = """

@@ -8,9 +8,11 @@ the script's course (`shoal_main`).
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import shlex
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -104,6 +106,8 @@ class AloneJob:
         self._started = time.time()
         self._directory: RunDirectory | None = None
         self._record_start = 0  # bytes of the record before this run
+        self._thread = threading.get_ident()  # the script's
+        self._unshown: collections.deque[tuple[AnyEvent, float]] = collections.deque()
         self._is_late = not chosen.is_recorded  # the first checkpoint says where it went
         self.signals = StopSignals()
         kept = checkpoint_place.Keeping()
@@ -174,6 +178,18 @@ class AloneJob:
             raise
 
     def _show(self, event: AnyEvent, at: float) -> None:
+        """The script prints to the same stream, which loses text where two threads write at once: other threads, such
+        as the one that writes checkpoints, leave what they have to say to the script's.
+        """
+        self._unshown.append((event, at))
+        if threading.get_ident() == self._thread:
+            self._catch_up()
+
+    def _catch_up(self) -> None:
+        while self._unshown:
+            self._show_now(*self._unshown.popleft())
+
+    def _show_now(self, event: AnyEvent, at: float) -> None:
         self._display.show(event, at)
         if self._is_late and isinstance(event, CheckpointPublished):
             self._is_late = False
@@ -200,6 +216,7 @@ class AloneJob:
         self.peers.close()
         ended = msgspec.structs.replace(ended, seconds=time.time() - self._started)
         unwritten = self.peers.coordinator.end(ended)
+        self._catch_up()
         self._display.close()
         directory = self._directory
         if directory is None:

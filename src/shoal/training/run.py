@@ -190,7 +190,7 @@ class Run:
     ) -> dict[str, float]:
         """Mean scores over a data set, shared out over all workers; the result is the same on each.
 
-        `score(x, y)` returns a dictionary of a batch's means, or one mean, which the result calls "score". Models are in
+        `score(x, y)` returns a dictionary of a batch's means, or one mean, which becomes "score". Models are in
         evaluation mode meanwhile. Where a peer is lost during an evaluation inside a loop, every score is nan.
         """
         chosen = batch_options(batch_size, {"shuffle": False, **options})

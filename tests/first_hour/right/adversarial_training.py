@@ -1,4 +1,7 @@
-"""Perturbations of the input are found by an optimizer of their own, and the model is trained on them."""
+"""Perturbations of the input are found by an optimizer of their own, and the model is trained on them.
+
+long
+"""
 
 import torch
 import torch.nn.functional as F

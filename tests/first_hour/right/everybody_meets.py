@@ -1,4 +1,7 @@
-"""Evaluation, means and checkpoints in and behind loops, on every worker; rank 0 prints."""
+"""Evaluation, means and checkpoints in and behind loops, on every worker; rank 0 prints.
+
+long
+"""
 
 import torch
 import torch.nn.functional as F

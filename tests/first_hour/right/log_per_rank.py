@@ -1,4 +1,7 @@
-"""Each worker writes a log of its own, and all append to one; the first saves the model and the results."""
+"""Each worker writes a log of its own, and all append to one; the first saves the model and the results.
+
+long
+"""
 
 import json
 from pathlib import Path

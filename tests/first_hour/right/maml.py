@@ -1,4 +1,7 @@
-"""Inner loops on copies of the model: one made anew for each batch, one that is reset to the model's weights."""
+"""Inner loops on copies of the model: one made anew for each batch, one that is reset to the model's weights.
+
+long
+"""
 
 import copy
 

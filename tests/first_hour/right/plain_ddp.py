@@ -1,6 +1,7 @@
 """A plain DDP script, as torchrun starts it.
 
 says: [worker 0] trained
+long
 """
 
 import torch
@@ -16,4 +17,5 @@ for _ in range(4):
     optimizer.zero_grad()
 if dist.get_rank() == 0:
     print("trained")
+dist.barrier()
 dist.destroy_process_group()

@@ -1,6 +1,7 @@
 """The arrays themselves are given as data, not a data set of their rows.
 
 says: TensorDataset(x, y) makes each row a sample
+long
 """
 
 import torch

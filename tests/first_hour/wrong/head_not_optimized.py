@@ -2,6 +2,7 @@
 
 exit: 0
 says: shoal: warning: model 2 (Linear) gets gradients, but no optimizer given to run.optimizer has any of its parameters
+long
 """
 
 import torch

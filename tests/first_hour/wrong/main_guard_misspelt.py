@@ -2,6 +2,7 @@
 
 exit: 0
 says: warning: main_guard_misspelt.py ran as 2 independent copies: it neither called shoal.main nor made a process group
+long
 """
 
 import torch

@@ -2,6 +2,7 @@
 
 says: AdamW.step() was called before anything was given to run, so each of the 2 workers trains a model of its own
 says: write model = run.model(model) and optimizer = run.optimizer(optimizer)
+long
 """
 
 import torch

@@ -1,6 +1,7 @@
 """A stream gives each worker every other sample; of those, each worker would use every other one.
 
 says: loop 1: sample 0 of the data differs between worker 0 and worker 1; every worker must be given the whole data set
+long
 """
 
 from collections.abc import Iterator

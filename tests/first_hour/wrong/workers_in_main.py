@@ -2,6 +2,7 @@
 
 run: python SCRIPT
 says: run `shoal run -n 2 workers_in_main.py`
+long
 """
 
 import torch

@@ -15,6 +15,7 @@ IN_DETAIL = (
 )
 IN_A_KERNEL = ("guides/notebooks.md",)  # cells of one notebook: `test_launch_notebook` runs them
 PAGES = [
+    "../README.md",
     "index.md",
     "tutorial.md",
     *sorted(f"guides/{page.name}" for page in (DOCS / "guides").glob("*.md")),

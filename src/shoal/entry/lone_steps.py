@@ -21,6 +21,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
+from shoal.entry import texts
 from shoal.environment import copies_are_meant, is_worker_itself, job_size
 
 FIRST_STEPS = 100  # that a script which imports shoal may take before `shoal.main`
@@ -69,16 +70,16 @@ class _Steps:
         self._taken += 1
         if self._taken >= (FIRST_STEPS if IMPORTS_SHOAL.search(self._script()) else 1):
             self._is_settled = True
-            self._end_job(trains_alone(_script_frame(sys._getframe(1)), self._workers))
+            self._end_job(texts.trains_alone(_script_frame(sys._getframe(1)), self._workers))
 
     def at_exit(self) -> None:
         if getattr(sys, "last_value", None) is not None or self._is_settled or self._looks_connected():
             return
         if self._taken:  # fewer steps than end the job at once, and `shoal.main` never came
             with contextlib.suppress(SystemExit):  # the interpreter is ending; the job's exit code says it
-                self._end_job(trains_alone(str(self._path), self._workers))
+                self._end_job(texts.trains_alone(str(self._path), self._workers))
         elif self._worker == 0 and not OWN_SHARE.search(self._script()):  # one worker says it for all
-            sys.stderr.write(f"shoal: warning: {ran_as_copies(self._path.name, self._workers)}\n")
+            sys.stderr.write(f"shoal: warning: {texts.ran_as_copies(self._path.name, self._workers)}\n")
 
     def _looks_connected(self) -> bool:
         self._is_settled = (
@@ -122,21 +123,3 @@ def _script_frame(frame: FrameType | None) -> str:
     while frame is not None and frame.f_back is not None and frame.f_code.co_filename.startswith(torch_folder):
         frame = frame.f_back
     return "the script" if frame is None else f"{frame.f_code.co_filename}, line {frame.f_lineno}"
-
-
-WAYS_IN = "hand the training function to shoal.main(train), or call torch.distributed.init_process_group first"
-
-
-def trains_alone(where: str, workers: int) -> str:
-    return (
-        f"{where}: an optimizer steps, but the script has neither called shoal.main nor made a process group, so each "
-        f"of the {workers} workers would train a model of its own; {WAYS_IN}; SHOAL_COPIES=1 says that independent "
-        "copies are meant"
-    )
-
-
-def ran_as_copies(script: str, workers: int) -> str:
-    return (
-        f"{script} ran as {workers} independent copies: it neither called shoal.main nor made a process group; "
-        f"{WAYS_IN}, or start it with python, or set SHOAL_COPIES=1 if copies are meant"
-    )

@@ -32,3 +32,23 @@ def starts_processes(process: int, worker: int) -> str:
         f"process {process}, started by worker {worker}, calls shoal.main; under `shoal run` every worker is a process "
         "already: start none in the script, or run it with plain python"
     )
+
+
+# Workers that train models of their own
+
+WAYS_IN = "hand the training function to shoal.main(train), or call torch.distributed.init_process_group first"
+
+
+def trains_alone(where: str, workers: int) -> str:
+    return (
+        f"{where}: an optimizer steps, but the script has neither called shoal.main nor made a process group, so each "
+        f"of the {workers} workers would train a model of its own; {WAYS_IN}; SHOAL_COPIES=1 says that independent "
+        "copies are meant"
+    )
+
+
+def ran_as_copies(script: str, workers: int) -> str:
+    return (
+        f"{script} ran as {workers} independent copies: it neither called shoal.main nor made a process group; "
+        f"{WAYS_IN}, or start it with python, or set SHOAL_COPIES=1 if copies are meant"
+    )

@@ -16,8 +16,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from shoal.entry import texts as entry_texts
 from shoal.entry.function_script import title_of
-from shoal.entry.lone_steps import OWN_SHARE, ran_as_copies
+from shoal.entry.lone_steps import OWN_SHARE
 from shoal.environment import copies_are_meant
 from shoal.errors import ScriptFailed
 from shoal.events import Event, StorageFailed, StorageRestored
@@ -108,7 +109,7 @@ class Screen:
             with contextlib.suppress(OSError):
                 incidents += filter(None, [closing_line(job.run_dir)])
             self._write(lambda: self._display.summarize(*incidents))
-        incomplete = [f"shoal: {file} is incomplete: it could not be written to the end" for file in self._unwritten]
+        incomplete = [f"shoal: {entry_texts.incomplete(file)}" for file in self._unwritten]
         with contextlib.suppress(OSError):
             for line in [*final_message(finish, job, last_lines), *incomplete]:
                 print(line, file=sys.stderr, flush=True)
@@ -158,7 +159,7 @@ def copies_warning(job: Job, closing: Closing) -> str:
     source = source_of(Path(job.script))
     if not source.is_without_torch or source.mentions(OWN_SHARE.pattern):
         return ""
-    return ran_as_copies(job.script, job.config.workers)
+    return entry_texts.ran_as_copies(job.script, job.config.workers)
 
 
 def has_checkpoint(job: Job) -> bool:

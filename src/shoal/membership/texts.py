@@ -74,3 +74,14 @@ def untrusted(address: Address, why: object) -> str:
 
 def turned_away(address: Address, why: str) -> str:
     return f"the coordinator at {address} turned this process away: {why}"
+
+
+# What the script does
+
+
+def both_write(first: int, second: int, file: str, place: str) -> str:
+    """`place`: the script's line."""
+    return (
+        f"workers {first} and {second} both write {file} ({place}); write it under `if run.is_first:`, or give each "
+        "worker a name of its own, such as one with run.rank"
+    )

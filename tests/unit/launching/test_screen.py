@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal.entry.lone_steps import ran_as_copies
+from shoal.entry.texts import ran_as_copies
 from shoal.job_config import JobConfig
 from shoal.launching import texts
 from shoal.launching.processes.specs import Job

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from shoal.errors import printable
 from shoal.events import FileTruncated, ScriptDoubtful
+from shoal.membership import texts
 
 MOST = 10_000  # files that are remembered; beyond, the longest known one is forgotten
 
@@ -31,15 +32,12 @@ class Truncations:
             return None
         self._told[key] = None
         _forget_oldest(self._told)
-        return ScriptDoubtful(worker=event.worker, text=both_write(before, event))
+        return ScriptDoubtful(worker=event.worker, text=_warning(before, event))
 
 
-def both_write(one: FileTruncated, other: FileTruncated) -> str:
+def _warning(one: FileTruncated, other: FileTruncated) -> str:
     first, second = sorted((one.worker, other.worker))
-    return (
-        f"workers {first} and {second} both write {printable(other.name)} ({printable(other.place)}); write it under "
-        "`if run.is_first:`, or give each worker a name of its own, such as one with run.rank"
-    )
+    return texts.both_write(first, second, printable(other.name), printable(other.place))
 
 
 def _forget_oldest(known: dict[tuple[str, str], FileTruncated] | dict[tuple[str, str], None]) -> None:

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from shoal.events import FileTruncated, Record, ScriptDoubtful
 from shoal.membership.record import truncations
 from shoal.membership.record.bookkeeping import Bookkeeping
-from shoal.membership.record.truncations import Truncations, both_write
+from shoal.membership.record.truncations import Truncations
+from shoal.membership.texts import both_write
 
 found = st.builds(
     FileTruncated,
@@ -43,7 +44,7 @@ def test_two_workers_that_write_one_file_are_told_once() -> None:
     assert judge.note(truncated(1)) is None
     doubt = judge.note(truncated(0))
     assert doubt is not None
-    assert doubt.text == both_write(truncated(0), truncated(1))
+    assert doubt.text == both_write(0, 1, "results.json", "train.py line 31")
     assert doubt.text.startswith(
         "workers 0 and 1 both write results.json (train.py line 31); write it under `if run.is"
     )

@@ -21,7 +21,7 @@ import xxhash
 
 from shoal.data.loading import Assembler
 from shoal.data.order import sample_seeds
-from shoal.data.seeding import generators_kept, seed_generators
+from shoal.data.seeding import generators_kept, may_be_random, seed_generators
 
 SAMPLES = 4  # of a data set that are hashed
 SECONDS = 2.0  # for reading them; samples that were not read by then have no hash
@@ -87,21 +87,29 @@ def spread(length: int) -> list[int]:
 def read_hashes(source: Any, *, seed: int) -> Hashes:
     """Index and hash of the samples to compare, each read twice with generators seeded as in epoch 0."""
     indices = spread(len(source))
+    if not may_be_random(source):  # the generators are none of its business
+        return _steady(source, [(index, None) for index in indices])
     seeds = sample_seeds(seed=seed, epoch=0, indices=np.array(indices, dtype=np.int64))
+    with generators_kept():
+        return _steady(source, list(zip(indices, seeds, strict=True)))
+
+
+def _steady(source: Any, seeded: Sequence[tuple[int, int | None]]) -> Hashes:
+    """`seeded`: indices, each with its seed, or with None where no random number is drawn."""
     found = []
     until = time.monotonic() + SECONDS
-    with generators_kept():
-        for index, own_seed in zip(indices, seeds, strict=True):
-            if time.monotonic() >= until:
-                break
-            first = _read(source, index, own_seed)
-            if first is not None and first == _read(source, index, own_seed):
-                found.append((index, first))
+    for index, seed in seeded:
+        if time.monotonic() >= until:
+            break
+        first = _read(source, index, seed)
+        if first is not None and first == _read(source, index, seed):
+            found.append((index, first))
     return tuple(found)
 
 
-def _read(source: Any, index: int, seed: int) -> int | None:
-    seed_generators(seed)
+def _read(source: Any, index: int, seed: int | None) -> int | None:
+    if seed is not None:
+        seed_generators(seed)
     try:
         return hash_of(source[index])
     except Exception:  # the loop reads this sample too, and says what is wrong with it

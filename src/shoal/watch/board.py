@@ -196,8 +196,10 @@ class Board:
         return (self.now - self.loop.timed) / timed_steps * max(0, self.loop.steps - self.done)
 
     def is_calm(self, event: events.Event, time: float) -> bool:
-        """Whether to tell an event of this kind: not soon after another one, unless the job's end waits for it."""
-        if isinstance(event, events.CheckpointPublished) and event.checkpoint == self.last_checkpoint:
+        """Whether to tell an event of this kind: not soon after another one, unless the script has marked this
+        checkpoint or the job's end waits for it.
+        """
+        if isinstance(event, events.CheckpointPublished) and (event.mark or event.checkpoint == self.last_checkpoint):
             return True
         return time - self.told.get(type(event), -math.inf) >= CALM
 

@@ -284,3 +284,13 @@ def test_spans_of_time_read_well(seconds: float, text: str) -> None:
 )  # fmt: skip
 def test_amounts_of_bytes_read_well(size: int, text: str) -> None:
     assert amount(size) == text
+
+
+def test_every_checkpoint_that_the_script_marks_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    display = Plain()
+    for step in (1, 2, 3):
+        display.show(published(step), 0.1 * step)
+    for step in (4, 5):
+        display.show(published(step, mark="best"), 0.1 * step)
+    told = re.findall(r"checkpoint at step (\d)(, marked best)?:", capsys.readouterr().out)
+    assert told == [("1", ""), ("4", ", marked best"), ("5", ", marked best")]

@@ -71,6 +71,7 @@ class ClientCore:
     def begin(self, activity: Activity) -> None:
         if self.lineage.is_lost:  # the loss failed only the activities that were under way then
             activity.failure = activity.failure or ParametersLost.all()
+            return  # servers of the next ledger are not asked: their answer might come before the failure is seen
         self._activities.append(activity)
         self.thread.do(activity.pump)
 

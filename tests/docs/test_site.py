@@ -116,5 +116,5 @@ def test_a_message_is_found_by_searching(address: str, browser: Browser) -> None
         page.locator(".md-search__input").click()
         page.locator(".md-search__input").fill("neither a safetensors file nor a torch file")
         page.wait_for_selector(
-            ".md-search-result__link[href*='troubleshooting/checkpoints']", state="attached", timeout=20_000
+            ".md-search-result__link[href*='troubleshooting/checkpoints']", state="attached", timeout=60_000
         )

@@ -20,7 +20,8 @@ from shoal.transport.native import native
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 ROOT = Path(__file__).parents[2]
 PATIENCE = 300.0  # seconds; the machine may be busy
-DATA = ("py.typed", "native/module.c", "native/reduce.h", "watch/report/report.css", "watch/report/report.js")
+PAGE = ("report.css", "axes.js", "chart.js", "controls.js")
+DATA = ("py.typed", "native/module.c", "native/reduce.h", *(f"watch/report/{name}" for name in PAGE))
 
 # Says where the package is and what is missing of it, and runs what the C extension would do.
 LOOK = f"""

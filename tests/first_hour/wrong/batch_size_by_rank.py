@@ -1,8 +1,7 @@
 """Each worker chooses a batch size of its own, as for machines with GPUs of different sizes.
 
 exit: 4
-says: 'start of loop 1: batch 8, 64 samples'
-says: 'start of loop 1: batch 4, 64 samples'
+says: batch size is 8 on worker 0 and 4 on worker 1
 long
 """
 

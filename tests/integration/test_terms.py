@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from shoal import events
+from shoal.training.script.script_calls import DATA_ADVICE
 from support.launcher import SHOAL, command_of, events_in, leftovers, shoal, started
 
 SCRIPT = Path(__file__).parents[1] / "support" / "terms_script.py"
@@ -82,6 +83,10 @@ def job(
         yield run
 
 
+def advice_for(words: str) -> str:
+    return DATA_ADVICE if "number of samples" in words else ADVICE
+
+
 def turned_away(run: Job, terms: tuple[str, ...], *joiners: tuple[tuple[str, ...], str]) -> None:
     """Each joiner comes with these arguments besides the job's, and ends with these words."""
     with contextlib.ExitStack() as stack:
@@ -92,10 +97,10 @@ def turned_away(run: Job, terms: tuple[str, ...], *joiners: tuple[tuple[str, ...
         for process, (_, words) in zip(processes, joiners, strict=True):
             out, err = process.communicate(timeout=PATIENCE)
             assert process.returncode == 8, (out, err)
-            assert f"shoal: error: {words}; {ADVICE}" in out + err
+            assert f"shoal: error: {words}; {advice_for(words)}" in out + err
     noted = {event.text: event for event in run.of(events.WorkerFailed)}
     for _, words in joiners:
-        assert noted[f"{words}; {ADVICE}"].error == "TermsDiffer"
+        assert noted[f"{words}; {advice_for(words)}"].error == "TermsDiffer"
 
 
 def assert_untouched(run: Job) -> None:

@@ -1,4 +1,4 @@
-"""A plain DDP script, as torchrun starts it.
+"""A plain DDP script, as torchrun starts it, over the backend of Shoal.
 
 says: [worker 0] trained
 long
@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-dist.init_process_group("gloo")
+dist.init_process_group("shoal")
 model = DistributedDataParallel(torch.nn.Linear(4, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for _ in range(4):

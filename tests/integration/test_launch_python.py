@@ -236,6 +236,7 @@ def dying(run):
     for [x] in run.batches(data, batch_size=1, epochs=2):
         model(x).sum().backward()
         optimizer.step()
+        time.sleep(0.05)  # spares are started when steps have been reported
         if run.step == 10 and run.rank == 1 and not os.path.exists("died"):
             log = Path("out/logs/spares.log")
             while not log.exists() or "is ready" not in log.read_text():

@@ -16,7 +16,7 @@ from support.served_script import events_of
 
 SAMPLES, EPOCHS = 240, 2
 FREE = ("--strategy", "parameter-server", "--servers", "1", "--consistency", "asynchronous")
-# Samples are augmented. A line per applied batch says which samples were in it, a file that a process loads for the loop.
+# Samples are augmented. A line per applied batch says which samples were in it, a file which process loads.
 SCRIPT = """
 import json, os, sys, time
 from pathlib import Path

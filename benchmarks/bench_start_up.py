@@ -21,6 +21,7 @@ import os, time
 import torch, torch.nn.functional as F
 from torch import nn
 from torch.utils.data import TensorDataset
+torch.manual_seed(0)  # the same data on every worker
 data = TensorDataset(torch.randn(1024, 64), torch.randint(0, 10, (1024,)))
 def net():
     return nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))

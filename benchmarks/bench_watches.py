@@ -20,7 +20,7 @@ from torch.utils.data import TensorDataset
 
 import shoal
 from shoal.strategies.peers.solo_peers import SoloPeers
-from shoal.training.mistakes import truncated_files
+from shoal.training.mistakes import file_hook
 from shoal.training.mistakes.step_watch import StepWatch
 from shoal.training.mistakes.truncated_files import TruncatedFiles
 from shoal.training.recovery import restart
@@ -87,14 +87,14 @@ def per_file(folder: Path, flags: int, *, is_new: bool) -> float:
         (folder / str(number)).touch()
     without, seen = [], []
     for _ in range(ROUNDS):
-        truncated_files.unwatch()
+        file_hook.unwatch()
         without.append(opened(folder, flags))
         files = TruncatedFiles(SoloPeers(lambda _: None))
-        truncated_files.watch(files)
+        file_hook.watch(files)
         if not is_new:
             opened(folder, flags)
         seen.append(opened(folder, flags))
-        truncated_files.unwatch()
+        file_hook.unwatch()
     return (min(seen) - min(without)) * 1e6
 
 

@@ -43,4 +43,5 @@ Items = Annotated[tuple[Item, ...], Meta(max_length=MOST_ITEMS)]
 ItemList = Annotated[list[Item], Meta(max_length=MOST_ITEMS)]
 ByNumber = Annotated[dict[Ordinal, Item], Meta(max_length=MOST_ITEMS)]  # of workers, mostly
 Shape = Annotated[tuple[Count, ...], Meta(max_length=64)]  # of a tensor; torch has at most 64 dimensions
+Settings = Annotated[dict[Name, Text | Whole | float | bool], Meta(max_length=MOST_MEMBERS)]  # as in config.toml
 Values = Annotated[dict[Name, float | None], Meta(max_length=MOST_MEMBERS)]  # by name; None: nan or infinite

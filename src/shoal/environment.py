@@ -103,10 +103,12 @@ def likely_typos(variables: Mapping[str, str] | None = None) -> list[str]:
             continue
         meant = min((*KNOWN, *SETTINGS), key=lambda known: _mistakes(name, known))
         if _mistakes(name, meant) <= min(MOST_MISTAKES, (len(meant) - len(PREFIX)) // LETTERS_PER_MISTAKE):
-            doubts.append(
-                f"the environment variable {name} is not one of Shoal's and is ignored; did you mean {meant}?"
-            )
+            doubts.append(unknown_variable(name, meant))
     return doubts
+
+
+def unknown_variable(name: str, meant: str) -> str:
+    return f"the environment variable {name} is not one of Shoal's and is ignored; did you mean {meant}?"
 
 
 def _mistakes(typed: str, meant: str) -> int:

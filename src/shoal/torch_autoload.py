@@ -34,6 +34,7 @@ from shoal.environment import (
     worker_environment,
 )
 from shoal.errors import Refused, ScriptStartsProcesses, ShoalError, UsageError
+from shoal.training.mistakes import file_hook
 from shoal.wire.token_file import TokenFileError, read_token
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ def load() -> None:
     if is_worker_itself():
         for name in REPLACED:
             setattr(multiprocessing, name, _refusal(name, worker))
+        file_hook.watch_early()
         lone_steps.watch(worker.worker, lambda text: _leave(worker, text, UsageError))
 
 

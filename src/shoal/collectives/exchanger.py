@@ -27,11 +27,12 @@ class Operation(msgspec.Struct, frozen=True):
     sequence: int  # number of the collective in its group, from 0
     label: str  # the operation's purpose, cut to 64 bytes
     dtype: torch.dtype
-    elements: int  # of the whole operation
+    elements: int  # of the whole operation, or of this turn of it
     reduction: Reduction | None = None
     scale: float = 1.0  # of this rank's contribution to a sum; ranks may differ
     is_flat: bool = False  # this rank's tensors can be used as they are, even outside inference mode
     key: str = ""  # names the tensors of an all-reduce that a codec may encode between hosts. Empty: never encoded
+    turn: int = 0  # number of this part of an operation that is carried out in several, one after the other
 
     @property
     def words(self) -> str:

@@ -16,11 +16,12 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar, cast
 
 import msgspec
 import torch
 
+from shoal.bounds import Settings
 from shoal.checkpoint.stores.opening import FullDiskStore, store_for
 from shoal.checkpoint.stores.store import Store
 from shoal.data.order import key_of
@@ -40,7 +41,8 @@ from shoal.strategies.peers.peers import JobOver, Peers
 from shoal.strategies.replica.replica import Replica
 from shoal.strategies.strategy import Strategy
 from shoal.training.lean_torch import spare_compiler
-from shoal.training.mistakes.truncated_files import TruncatedFiles, unwatch, watch
+from shoal.training.mistakes import file_hook
+from shoal.training.mistakes.truncated_files import TruncatedFiles
 from shoal.training.model import devices
 from shoal.training.recovery.recovery import join_first
 from shoal.training.recovery.restart import Fresh, begin_anew, train_through
@@ -147,7 +149,7 @@ def _as_worker(
         make = partial(make_strategy, servers=peers.servers)
         session, store, taken = _in_job(peers, make, options)
         fresh = partial(start_session, peers, session.config, make=make)
-        watch(session.reporter.files)
+        session.reporter.files.begin()
         announced = partial(_announced, train, taken)
         result, session = _to_its_end(announced, session, fresh, store, is_last_line=is_last_line)
         in_job = False
@@ -180,7 +182,7 @@ def _as_worker(
             if session is not None and runs_on:
                 _tell_last_line(peers.client, session.reporter.files, step=session.step)
             else:
-                unwatch()
+                file_hook.unwatch()
 
 
 def _heed_sigterm(peers: ClusterPeers) -> None:
@@ -238,8 +240,10 @@ def _job_settings(peers: ClusterPeers, options: dict[str, Any]) -> tuple[JobConf
     welcome = peers.client.welcome
     taken = in_job(wanted, config.values(), welcome.given, script=welcome.script or "SCRIPT")
     if not peers.is_new and peers.group.rank == 0:
-        told = [*taken.told, *([texts.taken_over(taken.values)] if taken.values else [])]
-        peers.report(*(Advised(worker=peers.worker, text=text) for text in told))
+        peers.report(*(Advised(worker=peers.worker, text=text) for text in taken.told))
+        if taken.values:
+            told = texts.taken_over(taken.values)
+            peers.report(Advised(worker=peers.worker, text=told, settings=cast(Settings, taken.values)))
     if "threads" in taken.values:
         torch.set_num_threads(wanted["threads"])  # type: ignore[arg-type]  # checked by `from_mapping`
     fields: dict[str, Any] = {name.replace("-", "_"): value for name, value in taken.values.items()}
@@ -338,7 +342,7 @@ def _tell_last_line(client: CoordinatorClient, files: TruncatedFiles, *, step: i
     def tell() -> None:
         if os.getpid() != process:
             return  # a child that the script forked
-        unwatch()
+        file_hook.unwatch()
         client.report(*files.take())
         if getattr(sys, "last_value", None) is None:  # else the script raised: the exit code says so
             client.leave(step=step, reason="the script is done")

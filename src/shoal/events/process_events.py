@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from shoal.bounds import Count, ExitCode, Members, Name, Ordinal, Text, Total
+import msgspec
+
+from shoal.bounds import Count, ExitCode, Members, Name, Ordinal, Settings, Text, Total
 from shoal.events.event import Event
 from shoal.values import ServerLoad
 
@@ -198,6 +200,9 @@ class Advised(Event, frozen=True, tag="advised"):
 
     worker: Ordinal | None  # who says so; None: the coordinator
     text: Text
+    settings: Settings = msgspec.field(
+        default_factory=dict
+    )  # of the script, which the job has taken over: they go before those of `config.toml`
 
 
 class JobEnded(Event, frozen=True, tag="job-ended"):

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from shoal.events import Advised, AnyEvent, JobEnded, Record
+from shoal.membership import texts
 from shoal.membership.core.audience import Audience
 from shoal.membership.core.decisions import CheckpointDecided
 from shoal.membership.core.protocol import DiscardCheckpoint, Publish, Published, RecordEvent, WriteDecision
@@ -51,7 +52,7 @@ class InnerCoordinator:
         """Write the record from its beginning: until now it has waited in memory."""
         with self._guard:
             if lost := self._event_writer.open(run_dir):
-                self._write(Advised(worker=None, text=f"{lost:,} lines of the record before this are lost"))
+                self._write(Advised(worker=None, text=texts.record_lines_lost(lost)))
 
     def _write(self, *events: AnyEvent) -> None:
         for event in events:

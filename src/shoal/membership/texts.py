@@ -85,3 +85,7 @@ def both_write(first: int, second: int, file: str, place: str) -> str:
         f"workers {first} and {second} both write {file} ({place}); write it under `if run.is_first:`, or give each "
         "worker a name of its own, such as one with run.rank"
     )
+
+
+def record_lines_lost(lines: int) -> str:
+    return f"{lines:,} lines of the record before this are lost"

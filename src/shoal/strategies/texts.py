@@ -17,6 +17,10 @@ def no_shape(parameter: str) -> str:
     )
 
 
+def residual_dropped(codec: str, worker: int, why: str) -> str:
+    return f"what the codec {codec} had left out of worker {worker}'s gradients is dropped: {why}"
+
+
 # All-reduce
 
 

@@ -20,6 +20,7 @@ from shoal.events import Advised, StopAgreed, StopRequested, UndoKept
 from shoal.job_config import JobConfig
 from shoal.strategies.replica.replica import Replica
 from shoal.strategies.strategy import Iteration, Strategy, waiting
+from shoal.training import texts
 from shoal.training.held_state import HeldState
 from shoal.training.model import devices
 from shoal.training.model.optimizers import OptimizerSteps
@@ -222,11 +223,7 @@ class Session:
     def conclude(self, iteration: Iteration, *, counts: bool) -> None:
         """Undo a void iteration; count any other as a step where it `counts`."""
         if iteration.is_void and not self.steps.is_protected:
-            text = (
-                f"step {iteration.step} took more optimizer steps than any iteration before it and failed after the "
-                "first: it can be neither kept nor undone, so this worker takes another's state"
-            )
-            self.peers.report(Advised(worker=self.peers.worker, text=text))
+            self.peers.report(Advised(worker=self.peers.worker, text=texts.cannot_undo(iteration.step)))
             self.held.lose()
         self.steps.end(iteration)
         self.strategy.end()

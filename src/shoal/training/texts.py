@@ -307,3 +307,58 @@ def only_in_script(tensors: str) -> str:
 
 def tensor_differs(tensor: str, *, in_state: str, in_script: str) -> str:
     return f"{tensor} is {in_state} in the state and {in_script} in the script's model"
+
+
+# Advice in the course of a job
+
+
+def writer_failed(name: str, step: int, error: str) -> str:
+    return f"the writer {name} of run.log_to failed at step {step} ({error}); it gets no more values, training goes on"
+
+
+SAVE_IS_OFF = "run.save makes no checkpoint: checkpoint-every is never"
+
+
+def not_marked(step: int, mark: str, why: str) -> str:
+    return f"the checkpoint of step {step} is not marked as {mark!r}: {why}"
+
+
+def no_last_checkpoint(difference: object) -> str:
+    return f"the last checkpoint is not made, since the workers differ after the last loop: {difference}"
+
+
+def residual_dropped(codec: str, why: str) -> str:
+    return f"what the codec {codec} had left out of gradients is dropped: {why}"
+
+
+def residual_misfits(checkpoint: str, then: tuple[int, object], now: tuple[int, object, str]) -> str:
+    """`then` and `now`: workers and strategy, and the codec of now."""
+    return (
+        f"{checkpoint} has it of {then[0]} workers with {then[1]}, and {now[0]} go on from there with {now[1]} and the "
+        f"codec {now[2]}"
+    )
+
+
+def residual_lost(codec: str, worker: int) -> str:
+    return f"what the codec {codec} had left out of the gradients of worker {worker} is lost with it"
+
+
+def cannot_undo(step: int) -> str:
+    return (
+        f"step {step} took more optimizer steps than any iteration before it and failed after the first: it can be "
+        "neither kept nor undone, so this worker takes another's state"
+    )
+
+
+def updates_lost(step: int, why: str) -> str:
+    return f"updates up to step {step} that are in no checkpoint are lost: {why}"
+
+
+def goes_elsewhere(step: int, taking: str) -> str:
+    """`taking`: a `Taking`, in words."""
+    return f"the others are at step {step}, elsewhere in the script: this worker {taking.removeprefix('it ')}"
+
+
+def starts_again(what: str, step: int) -> str:
+    """`what`: the script's deed, such as `raised ValueError`."""
+    return f"the script {what} in step {step}, which does not count; it starts again from the top"

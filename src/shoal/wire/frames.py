@@ -16,17 +16,17 @@ import msgspec
 from shoal.errors import Refused, WireError
 
 MAGIC = b"SHOL"
-FRAME_VERSION = 1
+FRAME_VERSION = 2
 LABEL_BYTES = 64
 MAX_PAYLOAD_BYTES = 1 << 48  # no tensor in a CPU's memory is longer; anything above is garbage
 MAX_SEQUENCE = 1 << 62  # operations of a group; no group gets there
 
 # magic, version, codec, kind, reduction, dtype, length of the label;
-# generation, sequence, transfer, elements, payload, label padded with zeros
-_LAYOUT = struct.Struct("!4sBBBBBBIQIQQ64s")
+# generation, sequence, turn, transfer, elements, payload, label padded with zeros
+_LAYOUT = struct.Struct("!4sBBBBBBIQIIQQ64s")
 HEADER_BYTES = _LAYOUT.size
-COUNTS = slice(10, 42)  # the bytes of generation, sequence, transfer, elements and payload
-pack_counts = struct.Struct("!IQIQQ").pack
+COUNTS = slice(10, 46)  # the bytes of generation, sequence, turn, transfer, elements and payload
+pack_counts = struct.Struct("!IQIIQQ").pack
 WAITING = 2**32 - 1  # transfer number of a frame without data, which says in which operation its sender waits
 
 Code = TypeVar("Code", bound=enum.IntEnum)
@@ -61,8 +61,9 @@ class FrameHeader(msgspec.Struct, frozen=True, kw_only=True):
     dtype: int  # code of the element type, 0..255; the table is in `collectives.dtypes`
     generation: int
     sequence: int  # number of the operation in its group, from 0 (point-to-point: in its direction of the pair)
+    turn: int = 0  # number of the turn, where an operation is carried out in several
     transfer: int  # number of the transfer in the operation's schedule, or WAITING
-    elements: int  # of the whole operation, not of this transfer
+    elements: int  # of the whole turn, not of this transfer
     payload: int  # bytes that follow this header
     label: str  # what the operation is for; cut to 64 bytes on the wire
 
@@ -90,6 +91,7 @@ def pack(header: FrameHeader) -> bytes:
             len(label),
             header.generation,
             header.sequence,
+            header.turn,
             header.transfer,
             header.elements,
             header.payload,
@@ -104,7 +106,7 @@ def unpack(data: bytes | bytearray | memoryview, *, generation: int) -> FrameHea
     if len(data) != HEADER_BYTES:
         raise WireError(f"a frame header has {HEADER_BYTES} bytes, not {len(data)}")
     magic, version, codec, kind, reduction, dtype, label_bytes, number, *counts, label = _LAYOUT.unpack(data)
-    sequence, transfer, elements, payload = counts
+    sequence, turn, transfer, elements, payload = counts
     if magic != MAGIC:
         raise WireError(f"a frame starts with {magic!r} instead of {MAGIC!r}: the stream is not Shoal's or out of step")
     if version != FRAME_VERSION:
@@ -122,6 +124,7 @@ def unpack(data: bytes | bytearray | memoryview, *, generation: int) -> FrameHea
         dtype=dtype,
         generation=number,
         sequence=sequence,
+        turn=turn,
         transfer=transfer,
         elements=elements,
         payload=payload,

@@ -22,6 +22,7 @@ ROOT = Path(shoal.__file__).parent
 TROUBLE = Path(__file__).parents[3] / "docs" / "troubleshooting"
 ANY = "…"
 TEXT_MODULES = ("texts.py", "reasons.py")
+OTHER_MAKERS = ("calls_apart", "unknown_variable")  # functions outside of `texts.py` whose texts come with no error
 WARNINGS = ("warning: ", "shoal: warning: ")  # how a text begins that is a warning wherever it stands
 SPAN = re.compile(r"(?<!`)(`+)(?!`)(.+?)(?<!`)\1(?!`)", re.DOTALL)
 ENTRY = re.compile(r"^- (`.*)$", re.MULTILINE)
@@ -93,9 +94,10 @@ def error_names() -> frozenset[str]:
 
 @cache
 def text_makers() -> frozenset[str]:
-    """Functions outside of `texts.py` that make the text of an error, as in `UsageError(call_missed(...))`."""
+    """Functions outside of `texts.py` that make a text, as in `UsageError(call_missed(...))`."""
     made = re.compile(rf"\b(?:{'|'.join(error_names())})\((\w+)\(")
-    return frozenset(name for path in ROOT.rglob("*.py") for name in made.findall(path.read_text(encoding="utf-8")))
+    found = (name for path in ROOT.rglob("*.py") for name in made.findall(path.read_text(encoding="utf-8")))
+    return frozenset((*found, *OTHER_MAKERS))
 
 
 def written_texts(tree: ast.Module) -> Iterator[tuple[str, str]]:

@@ -48,35 +48,38 @@ class Ferry(Exchanger):
         return self._exchanger.idle_seconds
 
     def all_reduce(self, operation: Operation, tensors: Flats) -> None:
-        def turn(pieces: Sequence[TensorPiece]) -> _Turn:
-            part, flats = _part(operation, pieces), _pieces(tensors, pieces)
+        def turn(number: int, pieces: Sequence[TensorPiece]) -> _Turn:
+            part, flats = _part(operation, number, pieces), _pieces(tensors, pieces)
             if part.key:  # turns depend on sizes alone, so a turn has the same key in every step
                 part = msgspec.structs.replace(part, key=f"{part.key}, {pieces[0].tensor} from {pieces[0].start}")
             return _Turn(flats, flats, True, lambda sums, _: self._exchanger.all_reduce(part, [sums]))
 
-        self._run(operation, [turn(pieces) for pieces in cut_run([len(each) for each in tensors], _most(operation))])
+        cuts = cut_run([len(each) for each in tensors], _most(operation))
+        self._run(operation, [turn(number, pieces) for number, pieces in enumerate(cuts, 1)])
 
     def reduce_scatter(self, operation: Operation, output: torch.Tensor, parts: Flats) -> None:
-        def turn(pieces: Sequence[TensorPiece]) -> _Turn:
-            part, flats, own = _part(operation, pieces), _pieces(parts, pieces), pieces[self.rank]
+        def turn(number: int, pieces: Sequence[TensorPiece]) -> _Turn:
+            part, flats, own = _part(operation, number, pieces), _pieces(parts, pieces), pieces[self.rank]
 
             def carry(given: torch.Tensor, filled: torch.Tensor) -> None:
                 self._exchanger.reduce_scatter(part, filled, _split(given, flats))
 
             return _Turn(flats, [output[own.start : own.stop]], False, carry)
 
-        self._run(operation, [turn(pieces) for pieces in cut_parts([len(each) for each in parts], _most(operation))])
+        cuts = cut_parts([len(each) for each in parts], _most(operation))
+        self._run(operation, [turn(number, pieces) for number, pieces in enumerate(cuts, 1)])
 
     def all_gather(self, operation: Operation, outputs: Flats, tensor: torch.Tensor) -> None:
-        def turn(pieces: Sequence[TensorPiece]) -> _Turn:
-            part, flats, own = _part(operation, pieces), _pieces(outputs, pieces), pieces[self.rank]
+        def turn(number: int, pieces: Sequence[TensorPiece]) -> _Turn:
+            part, flats, own = _part(operation, number, pieces), _pieces(outputs, pieces), pieces[self.rank]
 
             def carry(given: torch.Tensor, filled: torch.Tensor) -> None:
                 self._exchanger.all_gather(part, _split(filled, flats), given)
 
             return _Turn([tensor[own.start : own.stop]], flats, False, carry)
 
-        self._run(operation, [turn(pieces) for pieces in cut_parts([len(each) for each in outputs], _most(operation))])
+        cuts = cut_parts([len(each) for each in outputs], _most(operation))
+        self._run(operation, [turn(number, pieces) for number, pieces in enumerate(cuts, 1)])
 
     def all_to_all(self, operation: Operation, outputs: Flats, inputs: Flats) -> None:
         """Runs in one turn, since no rank knows the sizes of all tensors."""
@@ -89,15 +92,16 @@ class Ferry(Exchanger):
     def broadcast(self, operation: Operation, tensor: torch.Tensor, source: int) -> None:
         is_source = self.rank == source
 
-        def turn(pieces: Sequence[TensorPiece]) -> _Turn:
-            part, flats = _part(operation, pieces), _pieces([tensor], pieces)
+        def turn(number: int, pieces: Sequence[TensorPiece]) -> _Turn:
+            part, flats = _part(operation, number, pieces), _pieces([tensor], pieces)
 
             def carry(given: torch.Tensor, filled: torch.Tensor) -> None:
                 self._exchanger.broadcast(part, given if is_source else filled, source)
 
             return _Turn(flats if is_source else [], [] if is_source else flats, False, carry)
 
-        self._run(operation, [turn(pieces) for pieces in cut_run([len(tensor)], _most(operation))])
+        cuts = cut_run([len(tensor)], _most(operation))
+        self._run(operation, [turn(number, pieces) for number, pieces in enumerate(cuts, 1)])
 
     def missing(self) -> list[int]:
         return self._exchanger.missing()
@@ -157,8 +161,9 @@ def _pieces(tensors: Flats, pieces: Sequence[TensorPiece]) -> list[torch.Tensor]
     return [tensors[piece.tensor][piece.start : piece.stop] for piece in pieces]
 
 
-def _part(operation: Operation, pieces: Sequence[TensorPiece]) -> Operation:
-    return msgspec.structs.replace(operation, elements=sum(piece.stop - piece.start for piece in pieces))
+def _part(operation: Operation, number: int, pieces: Sequence[TensorPiece]) -> Operation:
+    """Turns count from 1: 0 is the comparison before the first one, whose number of elements is another."""
+    return msgspec.structs.replace(operation, turn=number, elements=sum(piece.stop - piece.start for piece in pieces))
 
 
 def _split(flat: torch.Tensor, like: Flats) -> list[torch.Tensor]:

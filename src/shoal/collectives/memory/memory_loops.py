@@ -79,7 +79,7 @@ def small_for(size: int) -> int:
 def statement_of(operation: Operation, generation: int, source: int) -> bytes:
     """What every rank says about an operation, as a frame's header; ranks that agree have the same bytes."""
     before, after = _around_counts(operation.kind, operation.reduction, operation.dtype, operation.label)
-    return before + pack_counts(generation, operation.sequence, source, operation.elements, 0) + after
+    return before + pack_counts(generation, operation.sequence, operation.turn, source, operation.elements, 0) + after
 
 
 @lru_cache(maxsize=1024)

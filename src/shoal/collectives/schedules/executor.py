@@ -79,7 +79,7 @@ class Executor:
         self._block = memoryview(bytearray(BLOCK_BYTES))
         self._awaited: tuple[int, FrameHeader] | None = None  # the peer and the header that this rank waits for
         self._told: Counter[int] = Counter()  # notices sent, by peer
-        self._told_last = -1  # sequence of the operation of the last notice
+        self._told_last = (-1, 0)  # sequence and turn of the operation of the last notice
 
     def run(self, operation: Operation, program: Program, segments: Sequence[Segment]) -> None:
         """Return when the segments are whole and their memory is free to change."""
@@ -163,6 +163,7 @@ class Executor:
             dtype=code_of(operation.dtype),
             generation=self._generation,
             sequence=operation.sequence,
+            turn=operation.turn,
             transfer=transfer,
             elements=operation.elements,
             payload=payload,
@@ -177,9 +178,9 @@ class Executor:
         for peer, head in heads.items():
             if len(head) == HEADER_BYTES:
                 self._compare(peer, ours, self._unpacked(peer, head))
-        # The awaited peer may wait too, for a rank that waits for us: tell it once per operation.
-        if ours.sequence != self._told_last and self._told[awaited] < MOST_TELLS:
-            self._told_last = ours.sequence
+        # The awaited peer may wait too, for a rank that waits for us: tell it once per turn of an operation.
+        if _point(ours) != self._told_last and self._told[awaited] < MOST_TELLS:
+            self._told_last = _point(ours)
             self._told[awaited] += 1
             self._mesh.post(awaited, pack(msgspec.structs.replace(ours, transfer=WAITING, payload=0)), _NOTHING)
 
@@ -191,6 +192,11 @@ class Executor:
 
     def _compare(self, peer: int, ours: FrameHeader, theirs: FrameHeader) -> None:
         """Raise if a peer at the same point is in another operation. Headers of other points prove nothing."""
-        comparable = FrameKind.POINT_TO_POINT not in (ours.kind, theirs.kind) and ours.sequence == theirs.sequence
+        comparable = FrameKind.POINT_TO_POINT not in (ours.kind, theirs.kind) and _point(ours) == _point(theirs)
         if comparable and describe(ours) != describe(theirs):
             raise disagreement((self._mesh.rank, ours), (peer, theirs))
+
+
+def _point(header: FrameHeader) -> tuple[int, int]:
+    """Where in the order of a group's work a header belongs."""
+    return header.sequence, header.turn

@@ -18,6 +18,7 @@ from shoal.codecs.identity import Identity
 from shoal.collectives.group import Group
 from shoal.errors import ExchangeFailed, ParametersLost, ShoalError
 from shoal.events import Advised, AnyEvent
+from shoal.strategies import texts
 from shoal.terms import Made
 from shoal.values import Generation, Unreached
 from shoal.wire.messages import Done, ExchangeBroken, PartFailed, PartWritten, Ready
@@ -163,8 +164,8 @@ class Peers(ABC):
         """Drop the codec's residual: what it left out of this worker's gradients will never be sent."""
         if self.codec.state():
             self.codec.load({})
-            text = f"what the codec {self.codec.name} had left out of worker {self.worker}'s gradients is dropped"
-            self.report(Advised(worker=self.worker, text=f"{text}: {reason}"))
+            text = texts.residual_dropped(self.codec.name, self.worker, reason)
+            self.report(Advised(worker=self.worker, text=text))
 
     @abstractmethod
     def stop_wish(self) -> str | None:

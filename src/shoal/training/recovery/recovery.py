@@ -16,6 +16,7 @@ from shoal.events import Advised, ParametersGone, StepVoided, WentBack
 from shoal.membership.member.alignment import Taking
 from shoal.strategies.peers.peers import Breakage, Briefed, Peers
 from shoal.strategies.strategy import Iteration
+from shoal.training import texts
 from shoal.training.model.devices import own_device
 from shoal.training.model.state import load_buffers, load_state, state_of
 from shoal.training.recovery.regrouping import Regrouped, Regrouping
@@ -249,7 +250,8 @@ def _taken(session: Session, done: Regrouped, cursor: Cursor, *, in_place: bool)
         raise StartAgain("a worker was lost in the code behind the last loop", past, is_settled=True)
     if done.taking in (Taking.RESTART, Taking.PAST) or (done.taking is Taking.LOAD and not in_place):
         assert payload is not None
-        session.peers.report(Advised(worker=session.peers.worker, text=f"{done.taking.value}: step {payload['step']}"))
+        text = texts.goes_elsewhere(payload["step"], done.taking.value)
+        session.peers.report(Advised(worker=session.peers.worker, text=text))
         raise StartAgain("the others are elsewhere in the script", past_from(payload), is_settled=True)
     session.held.agree(session.peers.generation.number)
     if payload is None:

@@ -22,6 +22,7 @@ from shoal.events import Advised, ReplicaDiffered, StateCopied
 from shoal.membership.member import member
 from shoal.membership.member.alignment import Alignment, Taking
 from shoal.strategies.peers.peers import Peers
+from shoal.training import texts
 from shoal.values import Standing
 from shoal.wire.messages import Done, ExchangeBroken, Ready
 
@@ -136,7 +137,7 @@ class Regrouping:
         if self._is_lost:
             if self._peers.group.rank != 0:
                 return  # rank 0 reports it for all
-            text = f"updates up to step {notice.step} that are in no checkpoint are lost: {notice.reason}"
+            text = texts.updates_lost(notice.step, notice.reason)
             self._peers.report(Advised(worker=self._peers.worker, text=text))
             return
         self._was_hopeless = True

@@ -16,6 +16,7 @@ from shoal.errors import ExchangeFailed, UsageError, WorkersDisagree
 from shoal.events import Advised
 from shoal.strategies.peers.peers import Breakage
 from shoal.terms import calls_apart
+from shoal.training import texts
 from shoal.training.mistakes.step_watch import StepWatch
 from shoal.training.recovery.recovery import finish_together, own_past, recover, undo_void
 from shoal.training.run import Run
@@ -109,7 +110,7 @@ def _what_it_goes_on_with(session: Session, error: BaseException) -> StartAgain:
         _keep_last(session)
         raise error
     what = "left its loop" if isinstance(error, StartAgain) else f"raised {type(error).__name__}"
-    text = f"the script {what} in step {iteration.step}, which does not count; it starts again from the top"
+    text = texts.starts_again(what, iteration.step)
     session.peers.report(Advised(worker=session.peers.worker, text=text))
     session.give_up_iteration()
     undo_void(session, iteration)

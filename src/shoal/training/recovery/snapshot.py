@@ -19,6 +19,7 @@ from torch import nn
 from shoal.events import Advised
 from shoal.strategies.peers.peers import Peers
 from shoal.strategies.replica.model_walk import modules_of, parameters_of
+from shoal.training import texts
 from shoal.training.model.optimizers import UndoCopy
 from shoal.training.watched import Kept, Watched
 from shoal.values import Cursor
@@ -135,8 +136,8 @@ class Residual:
             peers.codec.load(before)
         if peers.group.rank == 0:
             gone = [lost.worker for lost in generation.lost if lost.generation >= holds]
-            text = f"what the codec {peers.codec.name} had left out of the gradients of worker {{}} is lost with it"
-            peers.report(*(Advised(worker=peers.worker, text=text.format(worker)) for worker in gone))
+            told = (texts.residual_lost(peers.codec.name, worker) for worker in gone)
+            peers.report(*(Advised(worker=peers.worker, text=text) for text in told))
 
 
 class CommitUnit:

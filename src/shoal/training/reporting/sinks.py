@@ -70,4 +70,4 @@ def _name(writer: object) -> str:
 
 def _farewell(name: str, step: int, error: Exception) -> str:
     said = f"{_name(error)}: {error}".encode("utf-8", "backslashreplace").decode().partition("\n")[0][:LONGEST_TEXT]
-    return f"the writer {name} of run.log_to failed at step {step} ({said}); it gets no more values, training goes on"
+    return texts.writer_failed(name, step, said)

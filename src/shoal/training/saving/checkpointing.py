@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from shoal.errors import WorkersDisagree
 from shoal.events import Advised, CheckpointMarked
+from shoal.training import texts
 from shoal.training.model.state import changed_buffers, state_dict_keys, state_of, state_size, steady_names
 from shoal.training.saving.saving import Moment, Snapshot
 from shoal.training.saving.timetable import ASKED
@@ -51,7 +52,7 @@ def _save(session: Session, mark: str) -> None:
         saver.fence()
     elif mark and session.peers.group.rank == 0:
         if problem := saver.mark_last(mark):
-            text = f"the checkpoint of step {session.step} is not marked as {mark!r}: {problem}"
+            text = texts.not_marked(session.step, mark, problem)
             session.peers.report(Advised(worker=session.peers.worker, text=text))
         else:
             session.peers.report(CheckpointMarked(checkpoint=saver.last_name, step=session.step, mark=mark))
@@ -86,7 +87,7 @@ def save_at_end(session: Session) -> None:
         except WorkersDisagree as difference:
             if difference.sides is not None:
                 raise  # another worker is in another call
-            text = f"the last checkpoint is not made, since the workers differ after the last loop: {difference}"
+            text = texts.no_last_checkpoint(difference)
             session.peers.report(Advised(worker=session.peers.worker, text=text))
             break
         if is_here:  # else members that have passed this meeting began the checkpoint earlier

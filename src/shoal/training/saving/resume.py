@@ -93,11 +93,8 @@ def _take_up_own(session: Session, manifest: Manifest, own: Mapping[str, torch.T
     if (then.size, then.codec, strategy) == (now.size, now.codec, session.config.strategy):
         peers.codec.load({name.removeprefix(CODEC): tensor for name, tensor in own.items() if name.startswith(CODEC)})
     elif has_any and peers.group.rank == 0:
-        text = (
-            f"what the codec {then.codec} had left out of gradients is dropped: {manifest.checkpoint} has it of "
-            f"{then.size} workers with {strategy}, and {now.size} go on from there with {session.config.strategy} and "
-            f"the codec {now.codec}"
-        )
+        known, wanted = (then.size, strategy), (now.size, session.config.strategy, now.codec)
+        text = texts.residual_dropped(then.codec, texts.residual_misfits(manifest.checkpoint, known, wanted))
         peers.report(Advised(worker=peers.worker, text=text))
 
 

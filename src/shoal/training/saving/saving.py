@@ -27,6 +27,7 @@ from shoal.events import Advised, CheckpointDeferred, CheckpointStarted
 from shoal.job_config import JobConfig
 from shoal.strategies.peers.peers import Peers
 from shoal.strategies.replica.notes import Votes
+from shoal.training import texts
 from shoal.training.model.devices import finish
 from shoal.training.saving.timetable import Due, Timetable
 from shoal.values import Cursor
@@ -98,8 +99,7 @@ class Saver:
             return
         if not self._config.checkpoints.at_end:
             if not self._is_told and self._peers.group.rank == 0:
-                text = "run.save makes no checkpoint: checkpoint-every is never"
-                self._peers.report(Advised(worker=self._peers.worker, text=text))
+                self._peers.report(Advised(worker=self._peers.worker, text=texts.SAVE_IS_OFF))
             self._is_told = True
         elif self._open_place is not None:
             self._store, self._config = self._open_place()

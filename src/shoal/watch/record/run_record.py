@@ -34,7 +34,7 @@ RUNNING, CRASHED, NOT_STARTED = "running", "crashed", "not started"
 class RunRecord:
     run_dir: Path
     state: str  # running, crashed, not started, or how the job ended: finished, stopped, interrupted, failed
-    settings: Mapping[str, object]  # as saved; empty where they cannot be read
+    settings: Mapping[str, object]  # as saved, and as taken over from the script; empty where they cannot be read
     story: Story
     last: MetricLine | None  # the last line of the metrics
     problems: tuple[str, ...]  # about parts of the record that could not be read
@@ -125,7 +125,7 @@ def read_record(run_dir: Path) -> RunRecord:
     return RunRecord(
         run_dir=run_dir,
         state=_state(story, held),
-        settings=settings,
+        settings={**settings, **story.settings},
         story=story,
         last=last_line(run_dir / METRICS, msgspec.json.Decoder(MetricLine)),
         problems=tuple(problems),

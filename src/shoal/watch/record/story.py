@@ -60,6 +60,7 @@ class Story:
         self.incidents = Incidents()
         self.sizes: list[tuple[float, int]] = []  # time and size of each generation
         self.started: events.JobStarted | None = None  # the last start
+        self.settings: dict[str, object] = {}  # that the last start took over from its script
         self.ended: events.JobEnded | None = None  # of the last start
         self.failed: events.WorkerFailed | events.WorkerDied | None = None  # the first, of the last start
         self.spans: list[Span] = []
@@ -82,6 +83,9 @@ class Story:
             self._earlier = self.workers
             self.spans.append(Span(time, time))
             self.started, self.ended, self.failed = event, None, None
+            self.settings = {}
+        elif isinstance(event, events.Advised):
+            self.settings.update(event.settings)
         if self.spans:
             self.spans[-1].end = max(self.spans[-1].end, time)
         self.board = self.board.apply(event, time)

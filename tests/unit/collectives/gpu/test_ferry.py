@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
@@ -14,6 +15,7 @@ from shoal.collectives.gpu import gpu_cuts
 from shoal.collectives.gpu.ferry import Ferry
 from shoal.collectives.group import Reduction
 from shoal.errors import WorkersDisagree
+from shoal.transport.mesh import in_process
 from shoal.wire.frames import FrameKind
 from support.collectives import IN_MEMORY, groups, in_threads, succeed
 from support.slow_copies import SlowCopies
@@ -26,11 +28,16 @@ sizes = some.lists(some.integers(0, 90), min_size=SIZE, max_size=SIZE)
 seeds = some.integers(0, 2**32)
 
 
-@pytest.fixture(scope="module", params=[(IN_MEMORY, "auto"), ("in-process", "ring")], ids=lambda kind: kind[0])
+WAYS = [(IN_MEMORY, "auto", 0.5), ("in-process", "ring", 0.0005), ("in-process", "tree", 0.0005)]  # last: STALL_SECONDS
+numbered = itertools.count()  # a group gives every operation a number of its own
+
+
+@pytest.fixture(scope="module", params=WAYS, ids=lambda way: "-".join(map(str, way)))
 def exchangers(request: pytest.FixtureRequest) -> Iterator[list[Exchanger]]:
     patched = pytest.MonkeyPatch()
     patched.setattr(gpu_cuts, "LEAST_BYTES", 8 * ITEM)
     patched.setattr(gpu_cuts, "MOST_BYTES", 16 * ITEM)
+    patched.setattr(in_process, "STALL_SECONDS", request.param[2])
     with groups(request.param[0], SIZE, request.param[1]) as made:
         yield [group._exchanger for group in made]
     patched.undo()
@@ -42,9 +49,10 @@ def on_all(exchangers: Sequence[Exchanger], seed: int, call: Callable[[Ferry], N
     return copies
 
 
-def operation(kind: FrameKind, elements: int, *, scale: float = 1.0) -> Operation:
+def operation(kind: FrameKind, elements: int, *, number: int | None = None, scale: float = 1.0) -> Operation:
     reduction = Reduction.SUM if kind in (FrameKind.ALL_REDUCE, FrameKind.REDUCE_SCATTER) else None
-    return Operation(kind, 7, "a test", torch.int32 if scale == 1.0 else torch.float32, elements, reduction, scale)
+    dtype = torch.int32 if scale == 1.0 else torch.float32
+    return Operation(kind, next(numbered) if number is None else number, "a test", dtype, elements, reduction, scale)
 
 
 def numbers(count: int, seed: int) -> torch.Tensor:
@@ -56,11 +64,8 @@ def numbers(count: int, seed: int) -> torch.Tensor:
 def test_all_reduce_of_several_tensors(exchangers: list[Exchanger], counts: list[int], seed: int) -> None:
     given_ = [[numbers(count, 10 * rank + place) for place, count in enumerate(counts)] for rank in range(SIZE)]
     sums = [sum(own[place] for own in given_) for place in range(SIZE)]
-    on_all(
-        exchangers,
-        seed,
-        lambda ferry: ferry.all_reduce(operation(FrameKind.ALL_REDUCE, sum(counts)), given_[ferry.rank]),
-    )
+    what = operation(FrameKind.ALL_REDUCE, sum(counts))
+    on_all(exchangers, seed, lambda ferry: ferry.all_reduce(what, given_[ferry.rank]))
     for own in given_:
         for tensor, expected in zip(own, sums, strict=True):
             assert torch.equal(tensor, expected)
@@ -118,8 +123,11 @@ def test_each_ranks_values_count_by_its_scale(exchangers: list[Exchanger]) -> No
     tensors = [torch.full((100,), float(rank + 1)) for rank in range(SIZE)]
     scales = [0.5, 2.0, 0.25]
 
+    number = next(numbered)
+
     def reduce(ferry: Ferry) -> None:
-        ferry.all_reduce(operation(FrameKind.ALL_REDUCE, 100, scale=scales[ferry.rank]), [tensors[ferry.rank]])
+        what = operation(FrameKind.ALL_REDUCE, 100, number=number, scale=scales[ferry.rank])
+        ferry.all_reduce(what, [tensors[ferry.rank]])
 
     on_all(exchangers, 0, reduce)
     assert all(torch.equal(tensor, torch.full((100,), 0.5 + 4.0 + 0.75)) for tensor in tensors)
@@ -152,7 +160,7 @@ def test_ranks_whose_sizes_differ_find_out_before_the_first_turn(monkeypatch: py
         def reduce(rank: int) -> None:
             ferry = Ferry(made[rank]._exchanger, SlowCopies(rank))
             tensor = torch.ones(lengths[rank], dtype=torch.int32)
-            ferry.all_reduce(operation(FrameKind.ALL_REDUCE, lengths[rank]), [tensor])
+            ferry.all_reduce(operation(FrameKind.ALL_REDUCE, lengths[rank], number=0), [tensor])
             raise AssertionError("ranks of different sizes have agreed")
 
         errors = in_threads(lambda: reduce(0), lambda: reduce(1))

@@ -21,7 +21,8 @@ import torch
 
 import shoal
 from shoal.training.mistakes import truncated_files
-from shoal.training.mistakes.truncated_files import TruncatedFiles, unwatch, watch
+from shoal.training.mistakes.file_hook import unwatch, watch
+from shoal.training.mistakes.truncated_files import TruncatedFiles
 
 
 def peers(generation: int = 1, *, is_new: bool = False) -> Any:

@@ -47,7 +47,7 @@ LEVEL = {part: level for level, parts in enumerate(HOUSE) for part in parts}
 THIN = {"bounds", "values", "errors", "files", "steps", "events", "environment", "wire", "transport"}
 # Where others come in: torch loads the first one, in processes that may have nothing to do with a job.
 DOORS = {
-    "torch_autoload": {"environment", "errors", "wire", "membership", "collectives", "entry"},
+    "torch_autoload": {"environment", "errors", "wire", "membership", "collectives", "entry", "training"},
     "__main__": {"cli"},
     "__init__": {"data", "entry", "launching", "training"},
 }

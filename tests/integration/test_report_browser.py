@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from shoal.watch import write_report
+from shoal.watch.report.page import write_report
 from support.launcher import PATIENCE, shoal
 from support.records import Job, eventful, faulty, job_started
 from support.report_pages import LAPTOP, PHONE, Opener, page_opener, readout, real_browser

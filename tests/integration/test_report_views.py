@@ -16,7 +16,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from shoal.disk.last_report import default_settings
-from shoal.watch import write_report
+from shoal.watch.report.page import write_report
 from support.launcher import PATIENCE, SHOAL
 from support.records import eventful, faulty
 from support.report_pages import LAPTOP, PHONE, Opener, page_opener, readout, real_browser

@@ -17,7 +17,7 @@ def leave_report(run_dir: Path, *, open_it: bool) -> None:
     """Never raises; if the report cannot be made, one line on standard error says so."""
     target = run_dir / FILE_NAME
     try:
-        from shoal.watch import write_report  # noqa: PLC0415  a failure to import it is told like any other
+        from shoal.watch.report.page import write_report  # noqa: PLC0415  a failure to import it is told like any other
 
         write_report([run_dir], target, default_settings())
         if open_it and not webbrowser.open(target.resolve().as_uri()):

@@ -3,7 +3,7 @@
 With nothing asked it writes nothing to disk. A record is kept from the beginning where the script gives `run_dir`,
 `checkpoint_every`, `checkpoint_to`, `resume` or `open` to `shoal.main`, and from its first `run.save` on otherwise;
 what came before has waited in memory. Not here: what is written (`membership.inner_coordinator`), where (`disk`), and
-the script's course (`shoal_main`).
+the script's course (`lone_script`).
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from shoal.errors import CheckpointUnusable, Interrupted, ScriptFailed, ShoalErr
 from shoal.events import Advised, AnyEvent, CheckpointPublished, JobEnded, WorkerFailed
 from shoal.job_config import JobConfig, from_mapping, read_toml
 from shoal.membership.record.first_event import first_event
-from shoal.settings.given_by_script import Alone, check_alone, treatment_of
+from shoal.settings.given_by_script import ORIGIN, Alone, check_alone, treatment_of
 from shoal.strategies.peers.solo_peers import SoloPeers
-from shoal.watch import closing_line, open_display
+from shoal.watch.incident_words import closing_line
+from shoal.watch.screen.display import open_display
 
-ORIGIN = "shoal.main"
 ASKS_FOR_A_RECORD = frozenset({"run-dir", "checkpoint-every", "checkpoint-to", "resume", "open"})
 
 

@@ -26,15 +26,13 @@ from shoal.checkpoint.stores.opening import FullDiskStore, store_for
 from shoal.checkpoint.stores.store import Store
 from shoal.data.order import key_of
 from shoal.entry import lone_steps, texts
-from shoal.entry.alone import ORIGIN, AloneJob, settings_alone
 from shoal.environment import WorkerEnvironment, is_worker_itself, worker_environment
 from shoal.errors import ExchangeFailed, Interrupted, ScriptFailed, ScriptStartsProcesses, ShoalError, TermsDiffer
-from shoal.events import Advised, JobEnded
+from shoal.events import Advised
 from shoal.job_config import JobConfig, from_mapping, from_toml
 from shoal.membership.client import CoordinatorClient
 from shoal.membership.record.first_event import as_text
-from shoal.membership.texts import STOP_WORDS
-from shoal.settings.given_by_script import in_job
+from shoal.settings.given_by_script import ORIGIN, in_job
 from shoal.strategies.choosing import make_strategy
 from shoal.strategies.peers.cluster_peers import ClusterPeers
 from shoal.strategies.peers.peers import JobOver, Peers
@@ -51,8 +49,6 @@ from shoal.training.reporting.reporter import Reporter
 from shoal.training.run import Run
 from shoal.training.saving.saving import OpenPlace, Saver
 from shoal.training.session import HandedOver, Lasting, Session
-from shoal.watch import announce
-from shoal.watch.wording import raised_at
 
 MakeStrategy = Callable[[Replica, JobConfig], Strategy]
 T = TypeVar("T")
@@ -75,7 +71,9 @@ def main(train: Callable[[Run], T], **options: Any) -> T:
     try:
         environment = worker_environment()
         if environment is None:
-            return _alone(train, options)
+            from shoal.entry.lone_script import run_alone  # noqa: PLC0415  a worker of a job does without it
+
+            return run_alone(train, options)
         if not is_worker_itself():
             raise ScriptStartsProcesses(texts.starts_processes(os.getpid(), environment.worker))
         is_last_line = ends_with(sys._getframe(1))
@@ -86,54 +84,6 @@ def main(train: Callable[[Run], T], **options: Any) -> T:
     except ShoalError as error:
         sys.stderr.write(f"shoal: error: {error}\n")
         sys.exit(error.exit_code)
-
-
-def _alone(train: Callable[[Run], T], options: dict[str, Any]) -> T:
-    job = AloneJob(settings_alone(options))
-    ended = JobEnded(outcome="failed", exit_code=ScriptFailed.exit_code, reason="the script raised", seconds=0.0)
-    session: Session | None = None
-    try:
-        session = start_session(job.peers, job.config, job.store, open_place=job.open_place)
-        announce(job.config.progress, alone_words(str(session.device)))
-        begin_anew(session, job.store)
-        result, session = _to_its_end(train, session, partial(start_session, job.peers, job.config), job.store)
-        if job.signals.first is not None:
-            raise KeyboardInterrupt
-        outcome = "stopped" if session.stopped else "finished"
-        ended = JobEnded(outcome=outcome, exit_code=0, reason=session.stopped or "the script is done", seconds=0.0)
-        if isinstance(result, SystemExit):
-            raise result
-        return result
-    except SystemExit as left:
-        if left.code not in (None, 0):
-            code = left.code if isinstance(left.code, int) else ScriptFailed.exit_code
-            reason = f"the script ended itself with exit code {code}"
-            ended = msgspec.structs.replace(ended, exit_code=code, reason=reason)
-        raise
-    except KeyboardInterrupt:
-        code, reason = job.signals.exit_code, job.signals.reason or STOP_WORDS[signal.SIGINT]
-        ended = JobEnded(outcome="interrupted", exit_code=code, reason=reason, seconds=0.0)
-        raise job.interruption(reason, code) from None
-    except BaseException as error:
-        known = _as_shoal_error(error)
-        text = as_text(str(known))
-        reason = text if isinstance(error, ShoalError) else f"the script raised {raised_at(text)}"
-        ended = msgspec.structs.replace(ended, exit_code=known.exit_code, reason=reason)
-        job.failed(known, text, step=0 if session is None else session.step)
-        if session is not None:
-            session.saver.wait()  # what is being written is worth having
-        raise
-    finally:
-        if session is not None:
-            session.close()
-        job.end(ended)
-
-
-def alone_words(device: str) -> str:
-    """The first line of a script that was started by itself."""
-    script = getattr(sys.modules.get("__main__"), "__file__", None)
-    advice = "" if script is None else f"; `shoal run -n 4 {Path(script).name}` trains on 4"
-    return f"training in 1 process, on {device}{advice}"
 
 
 def _as_worker(
@@ -151,7 +101,7 @@ def _as_worker(
         fresh = partial(start_session, peers, session.config, make=make)
         session.reporter.files.begin()
         announced = partial(_announced, train, taken)
-        result, session = _to_its_end(announced, session, fresh, store, is_last_line=is_last_line)
+        result, session = to_its_end(announced, session, fresh, store, is_last_line=is_last_line)
         in_job = False
         if isinstance(result, SystemExit):
             raise result
@@ -257,7 +207,7 @@ def _store(config: JobConfig) -> Store | None:
     return store_for(Path(config.run_dir), config.checkpoint_to)
 
 
-def _to_its_end(
+def to_its_end(
     train: Callable[[Run], T],
     session: Session,
     fresh: Fresh,
@@ -270,7 +220,7 @@ def _to_its_end(
     """
     process = os.getpid()
 
-    def to_its_end(run: Run) -> T | SystemExit:
+    def guarded(run: Run) -> T | SystemExit:
         try:
             return train(run)
         except SystemExit as left:
@@ -278,12 +228,12 @@ def _to_its_end(
                 raise
             return left
 
-    return train_through(to_its_end, session, fresh, store, is_last_line=is_last_line)
+    return train_through(guarded, session, fresh, store, is_last_line=is_last_line)
 
 
 def _fail(peers: ClusterPeers, error: BaseException, *, step: int) -> NoReturn:
     """Tell the coordinator why this worker cannot go on, then leave with the code that belongs to it."""
-    known = _as_shoal_error(error)
+    known = as_shoal_error(error)
     # An error may quote bytes that are no text, such as parts of a file name.
     peers.client.failed(step=step, error=type(known).__name__, text=as_text(str(known)))
     peers.abandon("this worker failed")
@@ -292,7 +242,7 @@ def _fail(peers: ClusterPeers, error: BaseException, *, step: int) -> NoReturn:
     sys.exit(known.exit_code)
 
 
-def _as_shoal_error(error: BaseException) -> ShoalError:
+def as_shoal_error(error: BaseException) -> ShoalError:
     if isinstance(error, SystemExit):
         is_code = isinstance(error.code, int)
         return ScriptFailed(f"the script ended itself with exit code {error.code}" if is_code else str(error.code))

@@ -24,7 +24,7 @@ from shoal.launching.processes.specs import Job, worker_name, worker_process
 from shoal.launching.signals import Signals, caught_signals
 from shoal.membership.watcher import WatcherClient
 from shoal.values import Address
-from shoal.watch import told_if_slow
+from shoal.watch.screen.slow_work import told_if_slow
 from shoal.wire.messages import Ended, Enlisted, Happened, Welcome
 
 CONNECT_SECONDS = 30.0  # for the coordinator to answer the first time

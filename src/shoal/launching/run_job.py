@@ -54,7 +54,8 @@ from shoal.membership.coordinator import open_listener
 from shoal.membership.watcher import WatcherClient
 from shoal.settings.parameter_server_settings import ParameterServerSettings
 from shoal.values import Address
-from shoal.watch import announce, open_display, told_if_slow
+from shoal.watch.screen.display import announce, open_display
+from shoal.watch.screen.slow_work import told_if_slow
 from shoal.wire.token_file import new_token
 
 CONNECT_TIMEOUT = 300.0  # seconds for the coordinator's process to start; it may have to read a slow store first

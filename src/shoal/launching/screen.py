@@ -27,7 +27,8 @@ from shoal.launching.processes.specs import Job
 from shoal.launching.script_source import source_of
 from shoal.launching.supervision.orders import FinishJob
 from shoal.settings.parameter_server_settings import ParameterServerSettings
-from shoal.watch import Display, announce, closing_line
+from shoal.watch.incident_words import closing_line
+from shoal.watch.screen.display import Display, announce
 from shoal.watch.wording import first_line, raised_at, span
 
 SHOWN_LINES = 15  # of a lost worker's output in the final message

@@ -6,8 +6,7 @@ the settings of a codec, which the codec declares and checks itself (`codecs.cod
 
 from __future__ import annotations
 
-from importlib.metadata import EntryPoint
-from typing import Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from msgspec import Meta
 
@@ -15,6 +14,9 @@ from shoal.errors import UsageError
 from shoal.settings import texts
 from shoal.settings.setting_checks import offered, one_of
 from shoal.settings.strategy_settings import StrategySettings
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 CODECS = ("identity",)  # Shoal's own; installed packages may offer others
 CODEC_GROUP = "shoal.codecs"  # of the entry points by which packages offer codecs

@@ -16,6 +16,7 @@ from shoal.errors import UsageError
 from shoal.settings import texts
 from shoal.settings.parameter_server_settings import PARAMETER_SERVER, ParameterServerSettings
 
+ORIGIN = "shoal.main"  # who gave these settings, in messages
 Values = Mapping[str, object]  # settings by name, as on the command line
 
 

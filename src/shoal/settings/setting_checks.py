@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import difflib
-import importlib.metadata
 import re
+from typing import TYPE_CHECKING
 
 from shoal.errors import UsageError
 from shoal.settings import texts
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 MOST_LOCAL = 256  # processes that one machine starts and watches
 UNITS = {"": 1, "B": 1} | {f"{letter}B": 1000 ** (power + 1) for power, letter in enumerate("KMGT")}
@@ -25,9 +28,11 @@ def nearest(name: str, known: tuple[str, ...]) -> str:
     return texts.did_you_mean(near[0]) if near else texts.there_is(known)
 
 
-def offered(group: str) -> dict[str, importlib.metadata.EntryPoint]:
+def offered(group: str) -> dict[str, EntryPoint]:
     """The entry points of installed packages in this group, by name. Reads metadata and imports nothing."""
-    return {point.name: point for point in importlib.metadata.entry_points(group=group)}
+    from importlib.metadata import entry_points  # noqa: PLC0415  takes a while, and few jobs need it
+
+    return {point.name: point for point in entry_points(group=group)}
 
 
 def size_of(text: str, *, named: str) -> int:

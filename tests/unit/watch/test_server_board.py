@@ -11,10 +11,11 @@ import pytest
 
 from shoal import events
 from shoal.values import ServerLoad
-from shoal.watch import open_display, write_report
 from shoal.watch.board import Board
 from shoal.watch.record.incidents import Incidents
 from shoal.watch.record.timeline import Timeline
+from shoal.watch.report.page import write_report
+from shoal.watch.screen.display import open_display
 from shoal.watch.screen.notices import notices
 from shoal.watch.server_board import MOST_LOSSES, Servers
 from shoal.watch.server_words import histogram, progress

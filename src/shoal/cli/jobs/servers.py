@@ -15,7 +15,7 @@ from shoal.disk.job_token import read_group_token
 from shoal.environment import parse_address
 from shoal.errors import UsageError
 from shoal.parameters.keeper.keeper_client import KeeperClient
-from shoal.watch import told_if_slow
+from shoal.watch.screen.slow_work import told_if_slow
 from shoal.watch.wording import amount, span
 from shoal.wire.keeper_messages import GroupStatus, ServerFigures
 

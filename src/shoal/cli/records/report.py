@@ -10,8 +10,9 @@ from pathlib import Path
 from shoal.cli.options import Parser
 from shoal.disk.find_run import find_run
 from shoal.disk.last_report import FILE_NAME, default_settings
-from shoal.watch import told_if_slow, write_report
 from shoal.watch.record.run_record import is_running
+from shoal.watch.report.page import write_report
+from shoal.watch.screen.slow_work import told_if_slow
 
 DESCRIPTION = """\
 Writes one self-contained HTML page: curves, last and best values, speed, processor and memory, what went wrong and what

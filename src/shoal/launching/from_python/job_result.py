@@ -15,10 +15,10 @@ import msgspec
 from shoal.disk.last_report import FILE_NAME, default_settings
 from shoal.errors import Interrupted, by_name
 from shoal.steps import MetricLine
-from shoal.watch import write_report
 from shoal.watch.record.lines import LineFile
 from shoal.watch.record.run_record import read_record
 from shoal.watch.record.series import METRICS
+from shoal.watch.report.page import write_report
 
 BEST = "best"  # the mark of the checkpoint that counts
 SCORES = "evaluation/"  # before the names of held-out scores, as writers of `run.log_to` have them

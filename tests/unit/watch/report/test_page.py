@@ -16,11 +16,10 @@ from hypothesis import strategies as st
 
 from shoal import events
 from shoal.errors import UsageError
-from shoal.watch import write_report
 from shoal.watch.record.series import Point
 from shoal.watch.report.charts import BUDGET, ChartData, as_script_text, chart_data, chart_names, thinned
 from shoal.watch.report.markup import join, tag
-from shoal.watch.report.page import read_runs
+from shoal.watch.report.page import read_runs, write_report
 from shoal.watch.report.worker_section import KINDS
 from support.records import Job, applied, equipped, eventful, faulty, job_started
 

@@ -12,8 +12,7 @@ import pytest
 
 from shoal import events
 from shoal.values import TimeShares
-from shoal.watch import Display, open_display
-from shoal.watch.screen.display import Plain
+from shoal.watch.screen.display import Display, Plain, open_display
 from shoal.watch.screen.live import Live
 from shoal.watch.wording import amount, duration, number, span
 

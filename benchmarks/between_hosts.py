@@ -29,6 +29,7 @@ def train(run):
     torch.set_num_threads(1)
     model = run.model(nn.Sequential(nn.Linear(256, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.Linear(1024, 10)))
     optimizer = run.optimizer(torch.optim.SGD(model.parameters(), lr=0.01))
+    torch.manual_seed(0)  # the same data on every worker
     data = TensorDataset(torch.randn(4096, 256))
     times = []
     for (x,) in run.batches(data, batch_size=16, steps=200):

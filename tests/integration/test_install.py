@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+import shoal
 from shoal.transport.native import native
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
@@ -95,6 +96,8 @@ def installed(package: Path, folder: Path, *, has_compiler: bool) -> Path:
 
 def test_both_packages_hold_what_belongs_to_them_and_no_more(dist: Path) -> None:
     [wheel], [source] = dist.glob("*.whl"), dist.glob("*.tar.gz")
+    assert wheel.name.startswith(f"shoal-{shoal.__version__}-")
+    assert source.name == f"shoal-{shoal.__version__}.tar.gz"
     in_wheel = zipfile.ZipFile(wheel).namelist()
     with tarfile.open(source) as opened:
         in_source = [name.partition("/")[2] for name in opened.getnames()]

@@ -10,8 +10,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from shoal.job_config import JobConfig
-from shoal.settings.all_reduce_settings import ALL_REDUCE
-from shoal.settings.parameter_server_settings import ParameterServerSettings
 from shoal.settings.strategy_kinds import strategy_kind
 from shoal.strategies.replica.replica import Replica
 from shoal.strategies.strategy import Strategy
@@ -23,8 +21,6 @@ if TYPE_CHECKING:  # jobs without servers do not load the client of servers, whi
 
 
 def make_strategy(replica: Replica, config: JobConfig, servers: ParameterClient | None = None) -> Strategy:
-    """`servers`: of the job. In a script that runs alone, a strategy that needs servers is replaced by all-reduce."""
-    is_alone = servers is None and config.has(ParameterServerSettings)
-    kind = ALL_REDUCE if is_alone else strategy_kind(config.strategy)
-    make: Maker = pkgutil.resolve_name(kind.maker)
+    """`servers`: of the job, where it has any. A script that runs alone cannot choose a strategy that needs them."""
+    make: Maker = pkgutil.resolve_name(strategy_kind(config.strategy).maker)
     return make(replica, config, servers)

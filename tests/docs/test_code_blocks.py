@@ -13,7 +13,7 @@ IN_DETAIL = (
     *("carriers.md", "chaos.md", "checkpoints.md", "configuration.md", "elastic.md", "gpu.md", "metrics.md"),
     *("parameter-server.md", "report.md", "simulate.md", "torch-backend.md"),
 )
-IN_A_KERNEL = ("guides/notebooks.md",)  # cells of one notebook: `test_launch_notebook` runs them
+IN_A_KERNEL = ("guides/notebooks.md",)  # cells of one notebook: `test_launch_notebook` runs those
 PAGES = [
     "../README.md",
     "index.md",
@@ -28,6 +28,16 @@ PAGES = [
 @pytest.mark.parametrize("name", [name for name in PAGES if name not in IN_A_KERNEL])
 def test_blocks_run(name: str, tmp_path: Path) -> None:
     run_page(DOCS / name, tmp_path)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", IN_A_KERNEL)
+def test_blocks_that_are_no_cells_run_too(name: str, tmp_path: Path) -> None:
+    others = [block for block in blocks_in(DOCS / name) if block.title or block.language != "python"]
+    assert any(block.language == "console" for block in others)
+    for block in others:
+        run_block(block, tmp_path)
 
 
 @pytest.mark.parametrize("name", PAGES)

@@ -41,6 +41,7 @@ _CALLS = (
     (re.compile(r"saving( after step \d+| '[^']*')?(,|$)"), "run.save"),
     (re.compile(r"((digest|listing|weights) of )?model \d+"), "run.model"),
     (re.compile(r"(start of|resuming) loop \d+"), "run.batches"),
+    (re.compile(r"start of epoch \d+"), "run.epochs"),
 )
 RESULTS = frozenset(("run.evaluate", "run.mean", "run.save"))  # calls that people put under `if run.is_first`
 _decoder: msgspec.msgpack.Decoder[Terms] = msgspec.msgpack.Decoder(Terms)
@@ -51,7 +52,7 @@ class ScriptCall(msgspec.Struct, frozen=True, array_like=True):
     how calls differ.
     """
 
-    what: Name  # model, optimizer, kept objects, loop, mean, evaluation, checkpoint
+    what: Name  # model, optimizer, kept objects, epoch, loop, mean, evaluation, checkpoint
     digest: Annotated[bytes, Meta(max_length=DIGEST_BYTES)]  # of the terms
     packed: Annotated[bytes, Meta(max_length=MOST_PACKED)]  # the terms, compressed; empty if that exceeds the limit
     samples: SampleHashes = ()  # of the call's data: those that this worker could hash; not in the digest

@@ -26,7 +26,7 @@ from shoal.training.model.sync_batchnorm import Statistics, convert
 from shoal.training.saving.checkpointing import save_here
 from shoal.training.script.call_terms import kept_terms, model_terms, optimizer_terms
 from shoal.training.script.meetings import gather, is_past, meet
-from shoal.training.script.settling import settle
+from shoal.training.script.settling import settle, stops_before
 from shoal.training.session import Session
 from shoal.training.watched import Kept
 
@@ -156,7 +156,10 @@ class Run:
         return self._loop(data, chosen, first_epoch=0, epochs=epochs or 1, total_epochs=epochs or 1)
 
     def epochs(self, count: int) -> Iterator[Epoch]:
-        """For nested loops: `for epoch in run.epochs(5): for x, y in epoch.batches(...)`."""
+        """For nested loops: `for epoch in run.epochs(5): for x, y in epoch.batches(...)`.
+
+        All workers meet before each epoch. None begins after `run.stop`.
+        """
         check_count("epochs", count)
         return (Epoch(self, number, count) for number in epoch_numbers(self._session, count))
 
@@ -289,7 +292,10 @@ class Run:
             save_here(self._session, mark)
 
     def stop(self, reason: str) -> None:
-        """Ask all workers to end their loops; they agree on the step after which they do."""
+        """Ask all workers to end their loops; they agree on the step after which they do.
+
+        One worker is enough. Called between two epochs of `run.epochs`, it lets no further epoch begin.
+        """
         self._session.ask_to_stop(str(reason))
 
 
@@ -363,6 +369,6 @@ class Batches(Iterator[Any]):
 def epoch_numbers(session: Session, epochs: int) -> Iterator[int]:
     """Epochs of a nested loop: 0, 1, ... until the last or an agreed stop."""
     for epoch in range(epochs):
-        if session.stopped is not None:
+        if stops_before(session, epoch):
             return
         yield epoch

@@ -148,6 +148,7 @@ def past_from(payload: Tree) -> Past:
         results=tuple(payload["results"]),
         points=place["points"],
         in_loop=place["in_loop"],
+        ended=place["ended"],
         calls=tuple(decode_calls(payload["calls"])),
     )
 
@@ -206,6 +207,7 @@ def _payload(session: Session, cursor: Cursor, *, goes_back: bool = False) -> Tr
         "points": session.place.points,
         "in_loop": session.place.in_loop,
         "stopped": session.stopped,
+        "ended": session.place.ended,
         "saved_step": session.saver.last_step,
         "saved_name": session.saver.last_name,
         "compared": session.held.compared,

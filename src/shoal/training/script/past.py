@@ -19,6 +19,7 @@ class Past:
     is_resumed: bool = False  # from a checkpoint, all workers together
     points: int = 0  # meetings outside loops that running members have passed
     in_loop: bool = True  # that loop is not over
+    ended: tuple[int, str] | None = None  # the meeting before an epoch at which a stop ended `run.epochs`, and why
     calls: tuple[ScriptCall, ...] = ()  # of running members, to compare this script's own with
 
 

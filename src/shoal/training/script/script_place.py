@@ -21,6 +21,7 @@ class ScriptPlace:
         self.loop_end: LoopEnd | None = None  # of the last loop that is over; None in loops and before the first
         self.results: list[Any] = []  # of collectives outside loops, for a script that starts again from the top
         self.past: Past | None = None  # set while a script that started again has not reached its current loop
+        self.ended: tuple[int, str] | None = None  # the meeting before an epoch at which a stop ended epochs, and why
         self.is_through = False  # nothing of the script is left to run
         self.knows_rank = False  # the script has asked for its rank, or for the number of workers
 
@@ -35,6 +36,21 @@ class ScriptPlace:
 
     def ask_rank(self) -> None:
         self.knows_rank = True
+
+    # Epochs
+
+    def end_epochs(self, reason: str) -> None:
+        """In the meeting before an epoch, which was passed, all workers have agreed to begin no further one."""
+        self.ended = self.ended or (self.points, reason)
+
+    @property
+    def past_stop(self) -> str | None:
+        """Why the others ended their epochs in the meeting that this script goes through, or before; None: they did not.
+
+        Those of a resumed job did not: its checkpoint is in a later loop, and no loop begins after a stop.
+        """
+        ended = None if self.past is None else self.past.ended
+        return None if ended is None or self.points < ended[0] else ended[1]
 
     # Loops
 

@@ -1,13 +1,13 @@
-"""A loop that was left in the middle, and the end of the script."""
+"""A loop that was left in the middle, the start of an epoch, and the end of the script."""
 
 from __future__ import annotations
 
-from shoal.errors import CheckpointUnusable, TermsDiffer
+from shoal.errors import CheckpointUnusable, TermsDiffer, UsageError
 from shoal.training import texts
 from shoal.training.open_batch import is_step
 from shoal.training.recovery.recovery import enter
-from shoal.training.saving.checkpointing import save_here
-from shoal.training.script.meetings import end_of_loop, leave_loop, meet, note_loop_end, take_past
+from shoal.training.saving.checkpointing import save_here, save_on_stop
+from shoal.training.script.meetings import end_of_loop, is_past, leave_loop, meet, note_loop_end, take_past
 from shoal.training.script.past import StartAgain
 from shoal.training.script.script_calls import ADVICE
 from shoal.training.session import Session
@@ -42,6 +42,33 @@ def settle(session: Session) -> None:
     mark = session.saver.take_asked()
     if session.replica.votes.save_seen:
         save_here(session, mark or "", is_agreed=True)  # asked for in the iteration that was left
+
+
+def stops_before(session: Session, epoch: int) -> bool:
+    """Whether all workers end their loops before this epoch of `run.epochs`: they meet before each to agree on it."""
+    settle(session)
+    if session.iteration is not None:
+        raise UsageError(texts.LOOP_IN_LOOP)
+    session.script.make("epoch")
+    if is_past(session, gives=True):
+        past = session.place.past
+        reason = session.script.result if past is None else session.place.past_stop
+    else:
+        point = f"start of epoch {epoch + 1}, meeting {session.place.points + 1}"
+        is_here = meet(session, point, lambda label: _agree_on_stop(session, label))
+        reason = session.stopped
+        if reason is not None and is_here:  # else members that have passed this meeting began the checkpoint earlier
+            save_on_stop(session)
+    if reason is not None:
+        session.place.end_epochs(reason)
+    session.script.gave(reason)
+    return reason is not None
+
+
+def _agree_on_stop(session: Session, label: str) -> bool:
+    """Returns True. A worker that missed the meeting gets None from the others instead."""
+    session.agree(label)
+    return True
 
 
 def finish(session: Session) -> None:

@@ -76,8 +76,6 @@ def train(run: shoal.Run) -> None:
             optimizer.step()
             optimizer.zero_grad()
             run.log(loss=loss)
-        if run.stopped is not None:  # agreed before the first step of this epoch
-            break
         accuracy = run.evaluate(score, held_out, batch_size=64)["accuracy"]  # the same on every worker
         if patience.is_best(accuracy):
             run.save(mark="best")  # kept until another one is the best

@@ -216,6 +216,37 @@ def test_a_loop_left_early_by_one_worker_is_told_to_use_stop(tmp_path: Path) -> 
     assert "to end it early, use run.stop" in outcome.stderr and outcome.stderr.count("shoal: error:") == 1
 
 
+NESTED = """
+def train(run):
+    model = run.model(net())
+    optimizer = run.optimizer(torch.optim.SGD(model.parameters(), lr=0.05))
+    for epoch in run.epochs(4):
+        for x, y in epoch.batches(data(), batch_size=8):
+            F.mse_loss(model(x), y).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        print("behind epoch", epoch.number, flush=True)
+        if epoch.number == 1 and run.rank == 1:
+            run.stop("good enough")
+    print("done", run.step, run.stopped, flush=True)
+
+shoal.main(train)
+"""
+
+
+@pytest.mark.long
+def test_a_stop_between_epochs_begins_no_other_on_any_worker(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(HEAD + NESTED)
+    outcome = shoal(tmp_path, "run", "-n", "2", "--run-dir", "out", "script.py")
+    assert outcome.code == 0, outcome.stderr
+    for worker in range(2):
+        said = re.findall(rf"\[worker {worker}\] (behind .*|done .*)", outcome.stdout)
+        assert said == ["behind epoch 0", "behind epoch 1", "done 8 good enough"], outcome.stdout
+    assert [event["step"] for event in events(tmp_path / "out", "stop-agreed")] == [8]
+    assert events(tmp_path / "out", "job-ended")[0]["outcome"] == "stopped"
+    assert leftovers(tmp_path) == []
+
+
 def test_ctrl_c_ends_all_workers_after_the_same_step(tmp_path: Path) -> None:
     script(tmp_path, "time.sleep(0.01)", epochs=100_000)
     with started(tmp_path, "run", "-n", "2", "--run-dir", "out", "script.py") as process:

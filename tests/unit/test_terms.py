@@ -216,6 +216,7 @@ def test_an_operation_belongs_to_a_call_of_the_script(label: str, call: str) -> 
         ("end of loop 1 after 17 steps", "had come to the end of loop 1"),
         ("end of the script", "had come to the end of the script"),
         ("start of loop 2, data", "had gone on to run.batches"),
+        ("start of epoch 2, meeting 5", "had gone on to run.epochs"),
         ("step 4, no backward", "was in 'step 4, no backward'"),
     ],
 )

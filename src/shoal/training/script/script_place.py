@@ -45,7 +45,7 @@ class ScriptPlace:
 
     @property
     def past_stop(self) -> str | None:
-        """Why the others ended their epochs in the meeting that this script goes through, or before; None: they did not.
+        """Why the others ended their epochs in the meeting that this script passes, or earlier; None: they did not.
 
         Those of a resumed job did not: its checkpoint is in a later loop, and no loop begins after a stop.
         """

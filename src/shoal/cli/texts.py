@@ -79,6 +79,10 @@ def too_few_threads(threads: int) -> str:
     return f"--threads is {threads}; it should be 0 (as the job has it) or more"
 
 
+def bad_wait(seconds: float) -> str:
+    return f"--wait is {seconds:g}; it should be a number of seconds, 0 (no wait) or more"
+
+
 def no_port(address: str) -> str:
     return f"ADDRESS is {address!r}, without a port; it should be HOST:PORT, as `shoal show RUN` names it"
 

@@ -1,7 +1,7 @@
 """One worker, on this machine, for a job that runs somewhere: a small launcher for one process.
 
 Asks the coordinator for a number, starts the job's script under it, passes its output on, and ends with its exit code.
-Ctrl-C makes the worker hand over. Not here: the job itself (`run_job`).
+Ctrl-C makes the worker hand over, and so does SIGTERM. Not here: the job itself (`run_job`).
 """
 
 from __future__ import annotations
@@ -34,16 +34,19 @@ LOOK_SECONDS = 1.0  # the longest wait when nothing happens
 LAST_STEPS = 10.0  # seconds that the worker may take to end once the job has ended
 
 
-def join_job(address: Address, token: str, job_of: Callable[[Welcome], Job]) -> int:
+def join_job(address: Address, token: str, job_of: Callable[[Welcome], Job], *, wait: float = 0.0) -> int:
     """Run one worker of the job whose coordinator listens at `address`, and return the command's exit code.
 
-    `job_of` turns the coordinator's description of the job into what to run here.
+    `job_of` turns the coordinator's description of the job into what to run here. `wait`: seconds in which a
+    coordinator that cannot be reached yet may come.
     """
     with contextlib.ExitStack() as stack:
         with told_if_slow(f"waiting for the coordinator at {address}"):
-            client = WatcherClient.connect(address, token, timeout=CONNECT_SECONDS, is_launcher=False)
+            client = _reach(address, token, timeout=CONNECT_SECONDS, seconds=wait)
         signals = stack.enter_context(caught_signals())
-        line = CoordinatorLine(lambda: _reconnect(address, token), client)
+        line = CoordinatorLine(
+            lambda: _reach(address, token, timeout=RECONNECT_PAUSE, seconds=RECONNECT_SECONDS), client
+        )
         stack.callback(line.close)
         job = job_of(client.welcome)
         stack.enter_context(spoken_plaintext(job.config.plaintext))
@@ -51,13 +54,14 @@ def join_job(address: Address, token: str, job_of: Callable[[Welcome], Job]) -> 
         return _Joining(job, Processes(engine), line, signals).run()
 
 
-def _reconnect(address: Address, token: str) -> WatcherClient:
-    limit = time.monotonic() + RECONNECT_SECONDS
+def _reach(address: Address, token: str, *, timeout: float, seconds: float) -> WatcherClient:
+    """Try again for so many seconds. `timeout`: of one attempt."""
+    limit = time.monotonic() + seconds
     while True:
         try:
-            return WatcherClient.connect(address, token, timeout=RECONNECT_PAUSE, is_launcher=False)
+            return WatcherClient.connect(address, token, timeout=timeout, is_launcher=False)
         except AddressUnavailable:
-            if time.monotonic() > limit:
+            if time.monotonic() >= limit:
                 raise
             time.sleep(RECONNECT_PAUSE)
 
@@ -71,7 +75,7 @@ class _Joining:
         self._line = line
         self._signals = signals
         self._worker: int | None = None
-        self._is_handing_over = False
+        self._told_to_go: signal.Signals | None = None  # the signal after which the worker hands over
         self._code: int | None = None  # exit code of this command
         self._ended: Ended | None = None
         self._exit_code: int | None = None  # of the worker's process
@@ -118,7 +122,18 @@ class _Joining:
             elif isinstance(news, Broke) and self._ended is None:
                 self._line.open()
         if self._code is None and self._exit_code is not None:
-            self._code = self._of_job() if self._is_late(self._exit_code) else self._exit_code
+            self._code = self._of_worker(self._exit_code)
+
+    def _of_worker(self, code: int) -> int:
+        """This command's exit code, where the worker ended with `code`.
+
+        Whoever sent SIGTERM, such as Kubernetes, has to learn that the job is not done: 0 would say so.
+        """
+        if self._is_late(code):
+            return self._of_job()
+        if self._told_to_go == signal.SIGTERM and code == 0 and self._ended is None:
+            return 128 + signal.SIGTERM
+        return code
 
     def _happened(self, event: Event) -> None:
         if isinstance(event, StorageFailed) and self._worker is None:
@@ -143,11 +158,11 @@ class _Joining:
         print(f"shoal: {said}", file=sys.stderr, flush=True)
 
     def _signalled(self, number: signal.Signals) -> None:
-        if self._worker is None or self._is_handing_over:
+        if self._worker is None or self._told_to_go is not None:
             self._processes.stop(grace=0.0)
             self._code = Interrupted.exit_code if number == signal.SIGINT else 128 + number
             return
-        self._is_handing_over = True
+        self._told_to_go = number
         self._processes.send_signal({worker_name(self._worker)}, signal.SIGTERM)
         print("shoal: handing over at the end of a step (Ctrl-C again to stop now)", file=sys.stderr, flush=True)
 

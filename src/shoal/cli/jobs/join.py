@@ -6,6 +6,7 @@ Not here: the job itself (`run`), and what happens to the worker (`launching.gue
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,14 +26,17 @@ DESCRIPTION = """\
 Adds one worker on this machine to a running job. ADDRESS is where its coordinator listens and FILE holds the job's
 token: the file that `shoal show RUN` names, or a private copy of it on another machine. SCRIPT and its arguments are
 the job's own unless given; a relative script is looked for in the current folder. Ctrl-C hands the worker's place over
-at the end of a step."""
-USAGE = "shoal join ADDRESS --token-file FILE [--threads N] [SCRIPT [its arguments]]"
+at the end of a step, and so does SIGTERM, which ends with 143."""
+USAGE = "shoal join ADDRESS --token-file FILE [--threads N] [--wait SECONDS] [SCRIPT [its arguments]]"
 
 
 def parser() -> Parser:
     made = Parser(prog="shoal join", description=DESCRIPTION, usage=USAGE)
     made.add_argument("--token-file", dest="token_file", required=True, metavar="FILE", help="file with the token")
     made.add_argument("--threads", type=int, default=0, metavar="N", help="torch threads; default as the job has it")
+    made.add_argument(
+        "--wait", type=float, default=0.0, metavar="SECONDS", help="for a coordinator to come; default not at all"
+    )
     made.add_argument("address", metavar="ADDRESS", help="HOST:PORT of the job's coordinator")
     made.add_argument("script", nargs="?", metavar="SCRIPT", help="default the job's script")
     made.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="the script's own arguments")
@@ -43,6 +47,8 @@ def main(arguments: Sequence[str]) -> int:
     parsed = parser().parse_all(_options_first(arguments))
     if parsed.threads < 0:
         raise UsageError(texts.too_few_threads(parsed.threads))
+    if not 0 <= parsed.wait < math.inf:
+        raise UsageError(texts.bad_wait(parsed.wait))
     address = parse_address(parsed.address, named="ADDRESS")
     if not address.port:
         raise UsageError(texts.no_port(parsed.address))
@@ -50,7 +56,7 @@ def main(arguments: Sequence[str]) -> int:
     token = read_token(token_file)
     for doubt in likely_typos():
         print(f"shoal: warning: {doubt}", file=sys.stderr)
-    return join_job(address, token, lambda welcome: _job(welcome, parsed, address, token_file))
+    return join_job(address, token, lambda welcome: _job(welcome, parsed, address, token_file), wait=parsed.wait)
 
 
 def _options_first(arguments: Sequence[str]) -> list[str]:

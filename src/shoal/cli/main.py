@@ -26,6 +26,7 @@ COMMANDS = {
     "servers": Command("shoal.cli.jobs.servers", "run parameter servers for many jobs, and see to them"),
     "coordinator": Command("shoal.cli.jobs.coordinator", "run a job's coordinator by itself"),
     "server": Command("shoal.cli.jobs.server", "run one parameter server of a group"),
+    "manifests": Command("shoal.cli.jobs.manifests", "write what a Kubernetes cluster needs to run a job"),
     "bench": Command("shoal.bench.benchmarks", "measure this machine"),
 }
 

@@ -147,6 +147,49 @@ def not_made(option: str, path: object, why: str | None) -> str:
     return f"--{option} {path} cannot be made: {why}"
 
 
+# Kubernetes
+
+
+def no_image(usage: str) -> str:
+    return (
+        f"no image given; use `{usage}` with an image that has Python, torch, shoal, a shell and the packages that the "
+        "script imports"
+    )
+
+
+def nothing_for_pods(setting: str, why: str) -> str:
+    return f"--{setting} has no meaning for pods: {why}; leave it out"
+
+
+def no_servers_in_pods(strategy: str) -> str:
+    return (
+        f"--strategy {strategy} needs parameter servers, which `shoal manifests` cannot describe yet; use --strategy "
+        "all-reduce"
+    )
+
+
+def behind_dashes(word: str, usage: str) -> str:
+    return f"{word!r} stands behind the script; the script's own arguments follow `--`: `{usage}`"
+
+
+def kept_nowhere(usage: str) -> str:
+    return (
+        "warning: the job keeps no checkpoints, since pods share no disk; give --checkpoint-to s3://bucket/folder, or "
+        f"claim:NAME for a volume claim that all pods may write, as in `{usage}`"
+    )
+
+
+def too_large_to_remember(script: str, size: int) -> str:
+    return (
+        f"warning: the script {script} has {size:,} bytes, too many for plain `kubectl apply`; use `kubectl apply "
+        "--server-side -f -`"
+    )
+
+
+def output_there(path: str) -> str:
+    return f"--output {path} is already there; name another file, or remove it"
+
+
 # Runs and their checkpoints
 
 

@@ -1,7 +1,7 @@
 """What a script's text tells before it runs: the names that it mentions and the modules that it needs.
 
 Reads the script and the modules beside it that it imports, as text; runs and compiles nothing. Not here: what follows
-from it (`cli.jobs.script_options`, `screen`).
+from it (`cli.jobs.script_options`, `cli.jobs.manifests`, `screen`).
 """
 
 from __future__ import annotations
@@ -53,6 +53,12 @@ def source_of(script: Path) -> ScriptSource:
             if not first.is_dir() and not first.with_suffix(".py").is_file():
                 modules.add(first.name)
     return ScriptSource("\n".join(texts), frozenset(modules))
+
+
+def modules_beside(script: Path) -> list[str]:
+    """Files of modules that lie beside the script and that it imports itself, as paths from its folder."""
+    found = [path for name in _imported(_read(script)) for path in _beside(script.parent, name) if path != script]
+    return [str(path.relative_to(script.parent)) for path in found]
 
 
 def _imported(text: str) -> list[str]:

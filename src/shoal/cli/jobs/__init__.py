@@ -1,1 +1,1 @@
-"""Commands that run jobs and what jobs consist of: `run`, `join`, `coordinator`, `server`, `servers`."""
+"""Commands that run jobs and what jobs consist of: `run`, `join`, `coordinator`, `server`, `servers`, `manifests`."""

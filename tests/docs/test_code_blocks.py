@@ -20,6 +20,7 @@ PAGES = [
     "tutorial.md",
     *sorted(f"guides/{page.name}" for page in (DOCS / "guides").glob("*.md")),
     *IN_DETAIL,
+    *sorted(f"engines/{page.name}" for page in (DOCS / "engines").glob("*.md")),
 ]
 
 

@@ -332,7 +332,8 @@ def write_roomy_script(folder: Path) -> None:
     script.write_text(HELD_BACK + script.read_text())
 
 
-def test_a_worker_may_join_from_elsewhere_and_hand_over_with_ctrl_c(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 0), (signal.SIGTERM, 143)])
+def test_a_worker_may_join_from_elsewhere_and_hand_over(tmp_path: Path, number: signal.Signals, code: int) -> None:
     write_roomy_script(tmp_path)
     with started(tmp_path, *run()) as process:
         wait_for_generation(tmp_path, (0, 1))
@@ -341,9 +342,9 @@ def test_a_worker_may_join_from_elsewhere_and_hand_over_with_ctrl_c(tmp_path: Pa
         wait_for(tmp_path, WorkerStarted)  # number 2 is given: the next one gets 3
         with started(tmp_path, *way_in(tmp_path), variables=ELSEWHERE) as joined:
             wait_for_generation(tmp_path, (0, 3))
-            joined.send_signal(signal.SIGINT)
+            joined.send_signal(number)
             _, stderr = joined.communicate(timeout=PATIENCE)
-        assert joined.returncode == 0, stderr
+        assert joined.returncode == code, stderr
         assert "this is worker 3 of the job at" in stderr
         assert "worker 3 is in the job with 2 workers" in stderr
         assert "handing over" in stderr

@@ -18,6 +18,7 @@ from shoal.cli.options import GROUPS, SHORT, Parser, Setting, settings_in
 from shoal.job_config import JobConfig
 from shoal.settings.strategy_kinds import OWN, settings_of
 
+TAKES_SETTINGS = ("run", "manifests")  # commands whose settings stand on a page of their own
 COMMANDS_INTRO = """\
 # Commands
 
@@ -91,9 +92,9 @@ def command_lines(name: str, parser: Parser) -> Iterator[str]:
         yield f"\n{parser.description.strip()}"
     elif name.startswith("bench "):
         yield f"\nMeasures {BENCHMARKS[name.removeprefix('bench ')].line}."
-    if name == "run":
+    if name in TAKES_SETTINGS:
         yield "\nEvery [setting](settings.md) is an option, and:"
-    hidden = {setting.name for setting in all_settings()} if name == "run" else set()
+    hidden = {setting.name for setting in all_settings()} if name in TAKES_SETTINGS else set()
     rows = [row(action) for action in parser._actions if shown(action) and action.dest not in hidden]
     if rows:
         yield "\n| argument or option | meaning |\n| --- | --- |"

@@ -50,6 +50,7 @@ class Message:
 
 PAGES = {
     "launching/chaos/texts.py": "tools.md",
+    "engines/kubernetes/texts.py": "starting.md",
     "bench": "tools.md",
     "plan": "tools.md",
     "launching": "starting.md",

@@ -87,7 +87,7 @@ def test_every_setting_is_in_one_group() -> None:
 
 
 def test_commands() -> None:
-    every = "run join simulate runs show report checkpoints export import servers coordinator server bench"
+    every = "run join simulate runs show report checkpoints export import servers coordinator server manifests bench"
     assert list(COMMANDS) == every.split()
 
 

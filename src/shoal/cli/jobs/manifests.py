@@ -40,7 +40,8 @@ Writes a Secret with a new token, a ConfigMap with the script, a Service, a Job 
 workers, for `kubectl apply -f -`. IMAGE has to have Python, torch, shoal, a shell and what the script imports. The job
 starts with MIN workers and grows to MAX. --checkpoint-to is a URL such as s3://bucket/folder, or claim:NAME[/FOLDER]
 for a volume claim that all pods may write; without it no checkpoints are kept. Who reads the output can join the job:
-it holds the token."""
+it holds the token. Settings that are about one machine's processes are refused: --address, --run-dir, --resume,
+--spares, --chaos, --progress and --open."""
 # Settings of `shoal run` that pods have no use for, and why.
 NOT_FOR_PODS: Mapping[str, str] = {
     "address": "the Service has the coordinator's address",

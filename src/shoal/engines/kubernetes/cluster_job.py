@@ -149,13 +149,11 @@ def shared_place(text: str) -> SharedPlace:
     if not text:
         return SharedPlace()
     if text.startswith(CLAIM):
-        claim, _, folder = text.removeprefix(CLAIM).partition("/")
-        parts = folder.split("/") if folder else []
-        if len(claim) > MOST_OBJECT_NAME or not OBJECT_NAME.fullmatch(claim):
+        claim, *parts = text.removeprefix(CLAIM).split("/")
+        is_name = len(claim) <= MOST_OBJECT_NAME and OBJECT_NAME.fullmatch(claim)
+        if not is_name or not all(WHOLE_FILE_NAME.fullmatch(part) for part in parts):
             raise UsageError(texts.bad_claim(text))
-        if not all(WHOLE_FILE_NAME.fullmatch(part) for part in parts):
-            raise UsageError(texts.bad_claim(text))
-        return SharedPlace(claim=claim, folder=folder)
+        return SharedPlace(claim=claim, folder="/".join(parts))
     if "://" not in text or text.startswith(LOCAL):
         raise UsageError(texts.no_shared_folder(text))
     return SharedPlace(url=text)

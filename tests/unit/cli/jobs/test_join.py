@@ -27,3 +27,10 @@ def test_a_missing_token_file_is_named_with_what_to_do(tmp_path: Path) -> None:
         main(["127.0.0.1:1", "--token-file", str(tmp_path / "absent")])
     said = token_unreadable("--token-file", tmp_path / "absent", MISSING, FILE_OF_JOB)
     assert str(caught.value) == said
+
+
+@pytest.mark.parametrize("seconds", ["-1", "inf", "nan"])
+def test_a_wait_that_is_no_number_of_seconds_is_refused(tmp_path: Path, seconds: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        main(["127.0.0.1:1", "--token-file", str(tmp_path / "absent"), "--wait", seconds])
+    assert str(caught.value) == texts.bad_wait(float(seconds))

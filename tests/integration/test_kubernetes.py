@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import time
@@ -45,7 +46,7 @@ def network() -> Iterator[Network]:
         yield made
 
 
-def rendered(folder: Path, *words: str) -> list[dict[str, Any]]:
+def rendered(folder: Path, *words: str, place: str = "claim:runs") -> list[dict[str, Any]]:
     (folder / "train.py").write_text(TRAIN)
     command = [
         *SHOAL,
@@ -56,7 +57,7 @@ def rendered(folder: Path, *words: str) -> list[dict[str, Any]]:
         "--image",
         "train:1",
         "--checkpoint-to",
-        "claim:runs",
+        place,
         *words,
     ]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
@@ -117,3 +118,37 @@ def test_workers_wait_hand_over_and_are_replaced_and_so_is_the_coordinator(tmp_p
         assert pod.returncode == 0, said
     assert len(happened(tmp_path, "coordinator-returned")) == 1
     assert [event["is_handover"] for event in happened(tmp_path, "worker-left")].count(True) == 1
+
+
+# A client on the object store's machine: it makes the bucket, or prints what is in it.
+ASK = """
+import sys, time, urllib.error, urllib.request
+for _ in range(600):
+    try:
+        print(urllib.request.urlopen(urllib.request.Request("http://127.0.0.1:5000/bucket", method=sys.argv[1])).read())
+        break
+    except urllib.error.URLError:
+        time.sleep(0.1)
+"""
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_pods_keep_checkpoints_in_an_object_store_with_keys_from_a_secret(tmp_path: Path, network: Network) -> None:
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    network.start(3, "-m", "moto.server", "-H", "0.0.0.0", "-p", "5000", **quiet)
+    assert network.start(3, "-c", ASK, "PUT").wait(PATIENCE) == 0
+    documents = rendered(tmp_path, "--env-from", "keys", "--", "2", "0.02", place="s3://bucket/runs")
+    pods = Pods(documents, network, tmp_path)
+    pods.secrets["keys"] = {
+        "AWS_ENDPOINT_URL": f"http://{network.host(3)}:5000",
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }
+    started = [pods.start("train-coordinator", 0), *(pods.start("train-workers", machine) for machine in (1, 2))]
+    for pod in started:
+        said, _ = pod.communicate(timeout=2 * PATIENCE)
+        assert pod.returncode == 0, said
+    there, _ = network.start(3, "-c", ASK, "GET").communicate(timeout=PATIENCE)
+    assert re.search(r"<Key>runs/[0-9-]+-train/step-[^<]*/manifest", there), there

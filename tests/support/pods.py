@@ -52,6 +52,8 @@ class Pods:
         (service,) = (each["metadata"]["name"] for each in documents if each["kind"] == "Service")
         self._hosts = f"{network.host(0)} {service}"
 
+        self.secrets: dict[str, Mapping[str, str]] = {}  # that are in the cluster already
+
     def start(self, job: str, machine: int) -> subprocess.Popen[str]:
         """Run the init containers of a Job's pod to their end, and start its container."""
         pod = self._documents["Job", job]["spec"]["template"]["spec"]
@@ -93,7 +95,10 @@ class Pods:
         self, pod: Mapping[str, Any], container: Mapping[str, Any], volumes: Mapping[str, Path], machine: int
     ) -> subprocess.Popen[str]:
         mounts = [(str(volumes[each["name"]]), each["mountPath"]) for each in container["volumeMounts"]]
-        variables = {each["name"]: each["value"] for each in container["env"]}
+        variables: dict[str, str] = {}
+        for each in container.get("envFrom", ()):
+            variables |= self.secrets[each["secretRef"]["name"]]
+        variables |= {each["name"]: each["value"] for each in container["env"]}
         words = [expanded(word, variables) for word in (*container["command"], *container.get("args", ()))]
         user = pod["securityContext"]
         private = [str(path) for path in Path(sys.base_prefix).parents if not path.stat().st_mode & 0o001]

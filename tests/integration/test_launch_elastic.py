@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TypeVar
 
@@ -351,6 +352,35 @@ def test_a_worker_may_join_from_elsewhere_and_hand_over(tmp_path: Path, number: 
         finish(tmp_path, process)
     assert [event.worker for event in events(tmp_path, WorkerLeft) if event.is_handover] == [3]
     assert not (tmp_path / "out/join").exists()
+
+
+# Each newcomer begins when all of them are there.
+TOGETHER = """
+import os, time
+me = int(os.environ["SHOAL_WORKER"])
+open(f"here-{me}", "w").close()
+while me >= 2 and sum(name.startswith("here-") for name in os.listdir()) < 2 + 4:
+    time.sleep(0.01)
+"""
+
+
+@pytest.mark.long
+def test_workers_from_elsewhere_that_come_together_cost_fewer_regroupings_than_they_are(tmp_path: Path) -> None:
+    script = write_script(tmp_path, STEPPING, joins=True)
+    script.write_text(TOGETHER + script.read_text())
+    with started(tmp_path, *run()) as process, ExitStack() as joiners:
+        wait_for_generation(tmp_path, (0, 1))
+        arguments = way_in(tmp_path)
+        joined = [joiners.enter_context(started(tmp_path, *arguments)) for _ in range(4)]
+        wait_for_generation(tmp_path, tuple(range(6)))
+        (tmp_path / "done").touch()
+        for one in joined:
+            assert one.wait(timeout=PATIENCE) == 0
+        finish(tmp_path, process)
+    sizes = [len(event.workers) for event in events(tmp_path, GenerationFormed)]
+    assert sizes[0] == 2
+    assert max(sizes) == 6
+    assert sizes.index(6) in (1, 2), sizes
 
 
 @pytest.mark.long

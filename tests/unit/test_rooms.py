@@ -26,7 +26,6 @@ PURE_CORES = frozenset(
         "links/rounds.py",
         "membership/generations/losses.py",
         "membership/generations/missing.py",
-        "membership/generations/wishes.py",
         "membership/record/truncations.py",
         "parameters/keeper/cut_links.py",
         "plan/members/reach_check.py",

@@ -28,6 +28,7 @@ from shoal.events.process_events import (
     GenerationFormed,
     JobEnded,
     JobStarted,
+    NewcomersHeld,
     ParametersGone,
     ScheduleChosen,
     ServerJoined,
@@ -86,6 +87,7 @@ __all__ = [
     "JobStarted",
     "LoopEnded",
     "LoopStarted",
+    "NewcomersHeld",
     "ParametersGone",
     "ProgressResumed",
     "Record",
@@ -125,7 +127,8 @@ AnyEvent = (
     | ScriptDoubtful | FileTruncated | StopRequested | StopAgreed
     | CheckpointStarted | CheckpointDeferred | CheckpointPublished | CheckpointMarked | CheckpointLost
     | CheckpointRefused | Resumed
-    | WorkerReturned | WorkerExpelled | WorkerStarted | Waiting | CoordinatorReturned | FaultInjected
+    | WorkerReturned | WorkerExpelled | WorkerStarted | Waiting | NewcomersHeld | CoordinatorReturned
+    | FaultInjected
     | StorageFailed | StorageRestored | ConnectionIntercepted
     | WorkerLeft | WorkerFailed | WorkerDied
     | ServerJoined | ServerLost | ServerLeft | ServersChanged | ParametersGone | ServersMeasured

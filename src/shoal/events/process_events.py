@@ -93,6 +93,13 @@ class Waiting(Event, frozen=True, tag="waiting"):
     reason: Text
 
 
+class NewcomersHeld(Event, frozen=True, tag="newcomers-held"):
+    """Newcomers that are ready wait for others that are on their way; the members train on meanwhile."""
+
+    workers: Members[Ordinal]  # that are ready
+    reason: Text
+
+
 class CoordinatorReturned(Event, frozen=True, tag="coordinator-returned"):
     """Its process is a new one, which goes on with the job as its recorded decisions have it."""
 

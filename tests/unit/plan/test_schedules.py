@@ -6,8 +6,9 @@ import dataclasses
 
 import pytest
 
+from shoal.job_config import JobConfig
 from shoal.plan.members.cluster import Cluster, Parts, how_to_replay, replay, simulate
-from shoal.plan.members.fault_schedules import Fault, FaultKind, random_schedule
+from shoal.plan.members.fault_schedules import Fault, FaultKind, Schedule, random_schedule
 from shoal.plan.members.invariants import Violation
 
 SHORT = range(25)  # seeds in `make test`
@@ -83,6 +84,20 @@ def test_a_job_that_loses_everybody_starts_again_from_its_checkpoint() -> None:
     outcome = simulate(schedule)
     assert outcome.restores == 1
     assert outcome.steps < outcome.applied < 2 * outcome.steps
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_twenty_newcomers_that_come_within_a_second_cost_one_or_two_generations(seed: int) -> None:
+    schedule = random_schedule(seed)
+    config = JobConfig(workers=24, min_workers=4, heartbeat_limit=1.0, lease=2.0, hang_limit=4.0, seed=seed)
+    task = dataclasses.replace(schedule.task, samples=2000, epochs=1)
+    comes = tuple(Fault(FaultKind.JOIN, 5.0 + n / 20, 0.0, 0.0, 0.0) for n in range(20))
+    cluster = Cluster(Schedule(seed, config, task, schedule.pace, comes, missing=20), Parts())
+    cluster.run()
+    sizes = [generation.size for generation in cluster.history.generations]
+    assert sizes[0] == 4
+    assert sizes[-1] == 24
+    assert len(sizes) in (2, 3), sizes
 
 
 def test_a_replay_tells_faults_events_and_the_end() -> None:

@@ -25,6 +25,7 @@ OWN_EVENTS = (
     events.WorkerFailed,
     events.WorkerDied,
     events.Waiting,
+    events.NewcomersHeld,
     events.CoordinatorReturned,
     events.StorageFailed,
     events.StorageRestored,

@@ -241,6 +241,7 @@ class MembershipCore:
             self._request_stop(None, message)
         elif isinstance(message, ProcessExited):
             if 0 <= message.worker <= self._highest:
+                self._generations.wishes.forget(message.worker)
                 self._verdicts.exited(message.worker, message.code, self._now, newest=self._highest)
         elif isinstance(message, ProcessWorking):
             if (busy := self._workers.get(message.worker)) is not None:
@@ -262,6 +263,7 @@ class MembershipCore:
         is_guest = self._audience.launcher not in (None, client)
         if is_guest:
             self._guests.add(self._highest)
+        self._generations.wishes.expect(self._highest, self._now, is_guest=is_guest)
         self._audience.write_decision(NumberGiven(worker=self._highest, is_guest=is_guest))
         self._audience.send((client,), Enlisted(worker=self._highest))
 
@@ -333,9 +335,9 @@ class MembershipCore:
                 # Workers also report when they enter a generation, which alone is no progress.
                 self._progress(event.step, is_applied=event.samples > worker.samples)
                 worker.samples = event.samples
-                self._generations.losses.stepped(
-                    max((row.generation for row in event.rows if not row.is_outside), default=0)
-                )
+                newest = max((row.generation for row in event.rows if not row.is_outside), default=0)
+                self._generations.losses.stepped(newest)
+                self._generations.wishes.stepped(newest, self._now)
             self._audience.note(event)
             if isinstance(event, events.WentBack):
                 self._verdicts.went_back(event.step, self._now)

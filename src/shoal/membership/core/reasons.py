@@ -109,6 +109,15 @@ def wants_in(workers: Sequence[int]) -> str:
     return f"{_named(workers)} wait{'s' if len(workers) == 1 else ''} to be let in"
 
 
+def held(ready: Sequence[int], coming: Sequence[int], seconds: float) -> str:
+    who = f"{_named(ready)} {'waits' if len(ready) == 1 else 'wait'} for {_named(coming)}"
+    return f"{who}, up to {seconds:.1f} s, so that the members regroup once for all newcomers"
+
+
+def not_awaited(workers: Sequence[int], seconds: float) -> str:
+    return f"; {_named(workers)} did not get ready within {seconds:.1f} s" if workers else ""
+
+
 def let_in(workers: Sequence[int]) -> str:
     return f"{_named(workers)} {'is' if len(workers) == 1 else 'are'} let in" if workers else ""
 

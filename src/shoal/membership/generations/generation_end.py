@@ -32,35 +32,35 @@ class Breakup:
         self.silence: tuple[int, int] | None = None  # the first worker that got no answer, and the peer it asked
         self._signs: dict[int, float] = {}  # by worker: when it seemed dead, or was put out; may be taken back
         self._waits_for_reports = False
-        self._first: float | None = None  # when the first report or sign came
+        self.since: float | None = None  # when the first report or sign came
         self._last = 0.0  # when the last sign came
 
     @property
     def is_over(self) -> bool:
         """The generation is over: the next one is needed."""
-        return self._first is not None
+        return self.since is not None
 
     def age(self, now: float) -> float:
         """Seconds since the first report or sign."""
-        return 0.0 if self._first is None else now - self._first
+        return 0.0 if self.since is None else now - self.since
 
     def report(self, worker: int, report: ExchangeBroken, now: float) -> None:
-        if self._first is None:
-            self._first = now
+        if self.since is None:
+            self.since = now
         self._waits_for_reports = True
         self.reports.setdefault(worker, report)
 
     def unanswered(self, worker: int, peer: int, now: float) -> None:
         """A worker gets no answer from a peer: reports will follow."""
-        if self._first is None:
-            self._first = now
+        if self.since is None:
+            self.since = now
         self._waits_for_reports = True
         self.silence = self.silence or (worker, peer)
 
     def sign(self, worker: int, now: float, *, has_witnesses: bool) -> None:
         """A member is dead, or out. `has_witnesses`: the others' collectives break, and their reports say where."""
-        if self._first is None:
-            self._first = now
+        if self.since is None:
+            self.since = now
         self._last = now
         self._signs.setdefault(worker, now)
         self._waits_for_reports = self._waits_for_reports or has_witnesses
@@ -69,15 +69,15 @@ class Breakup:
         """The worker left in good order, or was heard again."""
         self._signs.pop(worker, None)
         if not self._signs and not self.reports and self.silence is None:
-            self._first = None
+            self.since = None
 
     def is_due(self, now: float, *, is_clear: bool, is_doubtful: bool) -> bool:
         """`is_clear`: nothing more will be learnt. `is_doubtful`: further members may be about to be missed."""
-        if self._first is None:
+        if self.since is None:
             return False
-        if is_clear or now - self._first >= SETTLE_MOST:
+        if is_clear or now - self.since >= SETTLE_MOST:
             return True
-        waited = not self._waits_for_reports or now - self._first >= REPORT_WAIT
+        waited = not self._waits_for_reports or now - self.since >= REPORT_WAIT
         return waited and now - self._last >= SETTLE_WAIT and not is_doubtful
 
     @property

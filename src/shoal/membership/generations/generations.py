@@ -23,7 +23,7 @@ from shoal.membership.generations.forming import EarlierGenerations, NextGenerat
 from shoal.membership.generations.generation_end import Breakup, Futility, is_clear
 from shoal.membership.generations.losses import Losses
 from shoal.membership.generations.missing import MissingNotice
-from shoal.membership.generations.wishes import RegroupWishes
+from shoal.membership.generations.wishes import Company, RegroupWishes
 from shoal.membership.verdicts import deaths
 from shoal.values import Generation
 from shoal.wire.messages import ExchangeBroken, Expelled, Formed, Ready, Unanswered
@@ -55,7 +55,7 @@ class Generations:
         self._breakup = Breakup()
         self._futility = Futility()
         self._despite = 0  # generations in a row that formed although some members may not reach each other
-        self._wishes = RegroupWishes(audience)
+        self.wishes = RegroupWishes(audience, config)
         self._missing = MissingNotice(now=now)
         self._absent: set[int] = set()  # members that are away, done or have failed: no report will come from them
         self._has_news = False  # something happened that the next generation may depend on
@@ -133,6 +133,7 @@ class Generations:
         """The worker is connected, for the first time or again."""
         self._has_news = True
         self._absent.discard(worker.number)
+        self.wishes.forget(worker.number)
         worker.come_back(client, now)
 
     def failed(self, worker: Worker) -> None:
@@ -341,8 +342,8 @@ class Generations:
         self._absent = set()
         forget_ended(self.workers, self.members)
         self._despite = self._despite + 1 if planned.is_despite_pairs else 0
+        self.wishes.over(generation.number, self._breakup.since)
         self._breakup = Breakup()
-        self._wishes.over()
         for worker in planned.workers:
             worker.enter(generation.number, self._now)
         self._audience.note(
@@ -374,16 +375,14 @@ class Generations:
     # Newcomers to a running job
 
     def _wish(self) -> None:
-        waiting = forming.waiting(self.workers.values(), self._now, members=self.members.values())
-        admitted = forming.admitted(forming.compared(waiting), self.members.values(), self._config.workers)
         if self.current is not None:
-            newcomers = [worker.number for worker in admitted]
-            self._wishes.wish(newcomers, generation=self.current.number, members=self._clients())
+            number, clients = self.current.number, self._clients()
+            self.wishes.consider(Company(self.workers.values(), self.members.values(), number, clients), self._now)
 
     def remind(self, worker: Worker) -> None:
         """A member is back and may have missed that newcomers wait."""
         if self.current is not None and self.is_fine and worker.client is not None and self.is_member(worker):
-            self._wishes.remind(worker.client, generation=self.current.number)
+            self.wishes.remind(worker.client, generation=self.current.number)
 
     # No way to go on
 

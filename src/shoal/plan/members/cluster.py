@@ -77,7 +77,7 @@ class Cluster:
         self._exit_code: int | None = None
         self._coordinator = self._new_coordinator()
         self._launcher = Launcher(self, lambda: self._exit_code is not None)
-        for number in range(schedule.config.workers):
+        for number in range(schedule.config.workers - schedule.missing):
             self.time.after(self.time.between(0.0, 0.5), partial(self.start_worker, number))
         for fault in schedule.faults:
             self.time.after(fault.at, partial(self._suffer, fault))

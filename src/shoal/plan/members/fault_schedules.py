@@ -83,6 +83,7 @@ class Schedule:
     faults: tuple[Fault, ...]
     hosts: tuple[int, ...] = ()  # by worker number; workers without an entry have a host each
     late: tuple[Fault, ...] = ()  # in the code behind the loop
+    missing: int = 0  # of the workers that the job begins with: these are never started
 
     def host_of(self, endpoint: int) -> int:
         """Of a worker, or of the coordinator or the launcher, whose numbers are negative."""

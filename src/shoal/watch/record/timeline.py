@@ -214,6 +214,10 @@ def _of_members(event: events.Event, time: float) -> TimelineEntry | None:
         case events.WorkerStarted():
             spare = ", a spare that was ready" if event.is_spare else ""
             return TimelineEntry(time, "members", f"worker {event.worker} was started{spare}", event.reason)
+        case events.NewcomersHeld():
+            count = len(event.workers)
+            title = f"{count} {'newcomer waits' if count == 1 else 'newcomers wait'} for others that are on their way"
+            return TimelineEntry(time, "members", title, event.reason)
         case events.BatchChosen():
             return TimelineEntry(time, "members", batch_words(event), event.reason)
         case events.ScheduleChosen():

@@ -23,6 +23,8 @@ COORDINATOR = "SHOAL_COORDINATOR"  # host:port of the job's coordinator
 TOKEN_FILE = "SHOAL_TOKEN_FILE"  # noqa: S105  path of the file with the job's token; for the torch backend anybody may set it
 WORKER = "SHOAL_WORKER"  # this worker's number in the job
 PROCESS = "SHOAL_PROCESS"  # process id of the worker, set by the worker: distinguishes it from its child processes
+NODE = "SHOAL_NODE"  # the node that this process runs on, as an engine over several machines names it
+SCRIPT = "SHOAL_SCRIPT"  # the script's path on that node, where it may differ from the launcher's
 TORCH_AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"  # torch's own: whether it loads extensions, such as ours, at import
 MALLOC = "GLIBC_TUNABLES"  # the C library's own
 # A step frees every gradient and the next step allocates as much again. If malloc keeps that memory (up to 4 GiB) in
@@ -169,6 +171,32 @@ def _is_on(name: str, default: str = "1") -> bool:
     if value not in ("0", "1"):
         raise UsageError(f"the environment variable {name} is {value!r}; it should be 0 or 1")
     return value == "1"
+
+
+def own_node() -> str:
+    """The node that this process runs on; empty: its launcher's machine."""
+    return os.environ.get(NODE, "")
+
+
+def script_here(script: str) -> str:
+    """The path on this machine of a script that the launcher calls `script`."""
+    return os.environ.get(SCRIPT) or script
+
+
+def node_variables(node: str, script: str) -> dict[str, str]:
+    """What a node's processes are told of it. `script`: its path there; empty: there is none."""
+    return {NODE: node, **({SCRIPT: script} if script else {})}
+
+
+def thread_default(variables: Mapping[str, str], threads: int) -> dict[str, str]:
+    """`variables` with a number of threads for torch, unless they or this process's environment have one."""
+    has_one = "OMP_NUM_THREADS" in variables or "OMP_NUM_THREADS" in os.environ
+    return dict(variables) if has_one else {**variables, "OMP_NUM_THREADS": str(threads)}
+
+
+def travelling_variables() -> dict[str, str]:
+    """The user's settings in this process's environment that processes on other machines need too."""
+    return {name: os.environ[name] for name in (*SETTINGS, "OMP_NUM_THREADS", MALLOC) if name in os.environ}
 
 
 def inherited(variables: Mapping[str, str]) -> dict[str, str]:

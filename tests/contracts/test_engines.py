@@ -19,6 +19,7 @@ from shoal.errors import UsageError
 from support.engines import PATIENCE, PATIENT, printed, python, until_exits, until_printed
 from support.namespace_engine import NamespaceEngine, NamespaceEngineConfig
 from support.network import Network
+from support.nodes import TestNode, gathered
 
 HIDDEN = "hidden"  # a folder of the launcher's machine that is on no other machine
 
@@ -28,13 +29,27 @@ NAMESPACES = pytest.param(
 )
 
 
-@pytest.fixture(params=["local", NAMESPACES])
+NODES_ELSEWHERE = pytest.param(
+    "nodes in namespaces", marks=pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
+)
+
+
+@pytest.fixture(params=["local", NAMESPACES, "nodes", NODES_ELSEWHERE])
 def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
     before = {process.pid for process in psutil.Process().children()}
     (tmp_path / HIDDEN).mkdir()
     with contextlib.ExitStack() as stack:
         if request.param == "local":
             yield stack.enter_context(contextlib.closing(LocalEngine()))
+        elif request.param == "nodes":
+            yield stack.enter_context(contextlib.closing(gathered([TestNode(), TestNode()])))
+        elif request.param == "nodes in namespaces":
+            network = stack.enter_context(Network(3))
+            hidden = (tmp_path / HIDDEN, Path("/dev/shm"))
+            nodes = [TestNode(namespace=name, hidden=hidden) for name in network.namespaces[1:]]
+            with network.inside(0):
+                engine = gathered(nodes, network.host(0))
+            yield stack.enter_context(contextlib.closing(engine))
         else:
             network = stack.enter_context(Network(2))
             config = NamespaceEngineConfig(network.namespaces, hidden=(tmp_path / HIDDEN,))
@@ -169,6 +184,7 @@ from shoal.engines.local import LocalEngine
 from shoal.errors import UsageError
 from support.engines import python
 from support.namespace_engine import NamespaceEngine, NamespaceEngineConfig
+from support.nodes import TestNode, gathered
 engine = {engine}
 engine.start(python({code!r}))
 while True:
@@ -179,11 +195,11 @@ while True:
 """
 
 
-@pytest.mark.parametrize("kind", ["local", NAMESPACES])
+@pytest.mark.parametrize("kind", ["local", NAMESPACES, "nodes"])
 def test_nothing_outlives_a_launcher_that_is_killed(kind: str, tmp_path: Path) -> None:
     code = f"import os\nprint(os.getpid(), end=' ')\n{WITH_CHILD}import time; time.sleep(1000)"
     with contextlib.ExitStack() as stack:
-        made = "LocalEngine()"
+        made = "gathered([TestNode(), TestNode()])" if kind == "nodes" else "LocalEngine()"
         if kind == "namespaces":
             made = f"NamespaceEngine(NamespaceEngineConfig({stack.enter_context(Network(1)).namespaces}))"
         program = LAUNCHER.format(path=sys.path, engine=made, code=code)

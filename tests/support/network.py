@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import json
 import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 from types import TracebackType
@@ -14,6 +17,8 @@ from typing import Self
 
 PROGRAMS = Path(__file__).parent
 NOBODY = "02:00:00:00:00:99"  # a hardware address that no machine has
+CLONE_NEWNET = 0x40000000  # from linux/sched.h
+_libc = ctypes.CDLL(None, use_errno=True)
 _numbers = count()
 
 
@@ -74,6 +79,19 @@ class Network:
         )
         self.processes.append(process)
         return process
+
+    @contextlib.contextmanager
+    def inside(self, machine: int) -> Iterator[None]:
+        """Sockets that this thread makes meanwhile belong to that machine, and stay there."""
+        with (
+            Path("/proc/thread-self/ns/net").open("rb") as here,
+            Path(f"/run/netns/{self._name}{machine}").open("rb") as there,
+        ):
+            assert _libc.setns(there.fileno(), CLONE_NEWNET) == 0, os.strerror(ctypes.get_errno())
+            try:
+                yield
+            finally:
+                assert _libc.setns(here.fileno(), CLONE_NEWNET) == 0, os.strerror(ctypes.get_errno())
 
     def sent(self, machine: int) -> int:
         """Bytes that have left a machine."""

@@ -2,8 +2,8 @@
 
 One thread drives an engine. An engine decides nothing about the job: the launcher decides who is told of an exit and
 when processes are stopped. Nothing in the interface needs the launcher's machine: a value describes a process, a name
-identifies it, and files, input and output pass through the engine. On the machine where a process runs, its program and
-script must be under the paths that its command names. Implementations: `local`; another one is in
+identifies it, and files, input and output pass through the engine. An engine may replace the interpreter and the script
+in a command by those of the machine where the process runs. Implementations: `local` and `nodes`; another one is in
 `tests/support/namespace_engine.py`.
 """
 
@@ -34,6 +34,9 @@ class ProcessSpec:
     files: tuple[BroughtFile, ...] = ()  # removed, or no longer readable there, when the process has ended
     takes_input: bool = False  # `send` will be called once; otherwise standard input is empty
     outlives_launcher: float = 0.0  # seconds that it may go on after the launcher was killed, to write its record
+    script: str = ""  # the word in the command that is the user's script, which may have another path elsewhere
+    takes_slot: bool = True  # it needs a worker's share of a machine
+    apart: bool = False  # better not on one machine with others of the same job that have this set
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,7 @@ class Exited:
 
     name: str
     code: int  # exit status; -9 for a SIGKILL
+    reason: str = ""  # what is known besides, such as "its node b is gone: ..."
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,31 @@ class Working:
     name: str
 
 
-Happening = Printed | Exited | Working
+@dataclass(frozen=True)
+class Placed:
+    """The engine has chosen the machine for a process. Engines with one machine do not say so."""
+
+    name: str
+    node: str
+    host: str  # the machine's own name
+    reason: str
+
+
+@dataclass(frozen=True)
+class MachineNotice:
+    """Something that the user should know about the machines: one is gone, a process waits for one."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class NoMachines:
+    """The engine can start nothing any more; the text says why and what to do."""
+
+    text: str
+
+
+Happening = Printed | Exited | Working | Placed | MachineNotice | NoMachines
 
 
 class Engine(ABC):
@@ -105,8 +133,10 @@ def not_started(spec: ProcessSpec, why: object) -> str:
     return f"{spec.name} could not be started: {why}; the command was {spec.command[0]}"
 
 
-def describe_exit(code: int) -> str:
-    """'exited with code 7', 'was killed by SIGKILL': the wording of every message."""
+def describe_exit(code: int, reason: str = "") -> str:
+    """'exited with code 7', 'was killed by SIGKILL', 'was lost: its node b is gone': the wording of every message."""
+    if code < 0 and reason:
+        return f"was lost: {reason}"
     if code >= 0:
         return f"exited with code {code}"
     try:

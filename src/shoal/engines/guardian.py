@@ -3,8 +3,8 @@
 It runs as a script. Its standard input is a pipe whose other end the launcher holds. The line `+PID SECONDS` adds a
 process group that may live so many seconds longer than the launcher, `-PID` removes one. The end of the input means
 that the launcher has ended. Arguments are such lines, for existing groups, and private files, which are removed
-together with their folders. The script imports next to nothing, so that it starts fast. The launcher uses the same
-functions to end a process group.
+together with their folders, and private folders, which are removed with everything in them. The script imports next to
+nothing, so that it starts fast. The launcher uses the same functions to end a process group.
 """
 
 from __future__ import annotations
@@ -149,6 +149,11 @@ def _open(pid: int, groups: list[int]) -> int | None:
 
 
 def remove(file: str) -> None:
+    if os.path.isdir(file) and not os.path.islink(file):  # noqa: PTH112, PTH114
+        import shutil  # noqa: PLC0415  only now: there is time
+
+        shutil.rmtree(file, ignore_errors=True)
+        return
     with contextlib.suppress(OSError):  # the launcher did it itself
         os.unlink(file)  # noqa: PTH108  pathlib would double the time to start
         os.rmdir(os.path.dirname(file))  # noqa: PTH106, PTH120

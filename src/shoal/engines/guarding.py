@@ -24,7 +24,9 @@ class Guarding:
     """Driven by one thread. `pidfd` changes whenever there is another guardian."""
 
     def __init__(self, private_files: tuple[Path, ...]) -> None:
-        """The guardian removes `private_files`, each with its folder, when the launcher is killed."""
+        """The guardian removes `private_files`, each with its folder, when the launcher is killed. A folder among them
+        goes with everything in it.
+        """
         self._private_files = private_files
         self._groups: dict[int, float] = {}  # by process group: seconds that it may outlive the launcher
         self._process: subprocess.Popen[bytes] | None = None

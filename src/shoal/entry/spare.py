@@ -23,7 +23,7 @@ import msgspec
 from msgspec import Meta
 
 from shoal.bounds import MOST_MEMBERS, Members, Text
-from shoal.environment import become_worker
+from shoal.environment import become_worker, script_here
 
 READY = "shoal: spare is ready"
 NICENESS = 5  # of the imports: a new spare must not slow the others down much, but be ready before it is needed
@@ -68,7 +68,7 @@ def _import_gently() -> None:
 def _become(order: Order) -> None:
     become_worker(order.variables)
     _load_extensions()
-    script = str(Path(order.script).absolute())
+    script = str(Path(script_here(order.script)).absolute())
     sys.argv = [script, *order.arguments]
     sys.path.insert(0, os.path.dirname(os.path.realpath(script)))  # noqa: PTH120  as Python itself does it
     sys.excepthook = _without_our_frames

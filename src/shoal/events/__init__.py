@@ -30,6 +30,7 @@ from shoal.events.process_events import (
     JobStarted,
     NewcomersHeld,
     ParametersGone,
+    ProcessPlaced,
     ScheduleChosen,
     ServerJoined,
     ServerLeft,
@@ -89,6 +90,7 @@ __all__ = [
     "LoopStarted",
     "NewcomersHeld",
     "ParametersGone",
+    "ProcessPlaced",
     "ProgressResumed",
     "Record",
     "ReplicaDiffered",
@@ -121,7 +123,8 @@ __all__ = [
 ]
 
 AnyEvent = (
-    JobStarted | WorkerJoined | WorkerEquipped | GenerationFormed | ScheduleChosen | LoopStarted | LoopEnded
+    JobStarted | WorkerJoined | WorkerEquipped | ProcessPlaced | GenerationFormed | ScheduleChosen
+    | LoopStarted | LoopEnded
     | StepsApplied | StepVoided
     | BatchChosen | ProgressResumed | ReplicaDiffered | UndoKept | StateCopied | WentBack | EpochEnded | Evaluated
     | ScriptDoubtful | FileTruncated | StopRequested | StopAgreed

@@ -41,6 +41,18 @@ class WorkerEquipped(Event, frozen=True, tag="worker-equipped"):
     python: Name  # version
     torch: Name
     shoal: Name
+    node: Name = ""  # as the engine names its machine; empty: the launcher's own
+
+
+class ProcessPlaced(Event, frozen=True, tag="process-placed"):
+    """The engine has chosen the machine for a process: a worker's, a server's or a spare one's."""
+
+    process: Name  # such as "worker 3"
+    node: Name
+    host: Name
+    reason: Text
+    worker: Ordinal | None = None
+    server: Ordinal | None = None
 
 
 class GenerationFormed(Event, frozen=True, tag="generation-formed"):

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import msgspec
 
 from shoal.disk.aftermath import EVENTS, log_failure
-from shoal.engines.engine import Working, describe_exit
+from shoal.engines.engine import NoMachines, Placed, Working, describe_exit
 from shoal.errors import ShoalError, all_errors
 from shoal.events import AnyEvent, Event, FaultInjected, JobEnded, Record, StepsApplied, WorkerFailed, WorkerStarted
 from shoal.files import whole_lines
@@ -25,7 +25,7 @@ from shoal.launching.chaos.laboratory import Laboratory, Running
 from shoal.launching.coordinator_line import CoordinatorLine
 from shoal.launching.processes.running import Gone, JobProcess, LinesPrinted, Processes, ProcessNews, Source, wait_for
 from shoal.launching.processes.spares import Spares
-from shoal.launching.processes.specs import COORDINATOR, Job, worker_name, worker_process
+from shoal.launching.processes.specs import COORDINATOR, Job, placed, worker_name, worker_process
 from shoal.launching.screen import Screen
 from shoal.launching.servers.server_side import ServerSide
 from shoal.launching.signals import Signals
@@ -104,6 +104,7 @@ class LauncherLoop:
         for number in self._signals.take():
             self._decide(orders.Signalled(number))
         self._take(self._processes.poll())
+        self._hear_of_machines()
         self._read_news()
         if self._screen.lost_reader():
             self._decide(orders.Signalled(signal.SIGPIPE))
@@ -118,6 +119,15 @@ class LauncherLoop:
         self._laboratory.act(running, self._report, now)
         if self._has_steps:
             self._spares.refill(now)
+
+    def _hear_of_machines(self) -> None:
+        for news in self._processes.machine_news():
+            if isinstance(news, NoMachines):
+                self._decide(orders.MachinesGone(news.text))
+            elif isinstance(news, Placed):
+                self._report(placed(news))
+            elif not self._supervisor.has_ended:
+                self._screen.say(news.text)
 
     def _look_at_servers(self) -> None:
         if self._supervisor.has_ended or self._finish is not None:
@@ -157,7 +167,7 @@ class LauncherLoop:
             del self._running[happened.name]
             self._last[worker] = happened.last
             self._screen.worker_ended(worker)
-            self._decide(orders.WorkerExited(worker, happened.code))
+            self._decide(orders.WorkerExited(worker, happened.code, happened.reason))
 
     # The coordinator
 
@@ -245,8 +255,8 @@ class LauncherLoop:
 
     def _carry_out(self, instruction: orders.Instruction) -> None:
         match instruction:
-            case orders.TellExit(worker=worker, code=code):
-                self._line.send(lambda client: client.process_exited(worker, code, describe_exit(code)))
+            case orders.TellExit(worker=worker, code=code, reason=reason):
+                self._line.send(lambda client: client.process_exited(worker, code, describe_exit(code, reason)))
             case orders.AskForNumber():
                 self._line.send(lambda client: client.enlist())
             case orders.StartWorker():

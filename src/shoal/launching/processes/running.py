@@ -15,7 +15,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from shoal.engines.engine import Engine, Exited, Printed, ProcessSpec, Working
+from shoal.engines.engine import (
+    Engine,
+    Exited,
+    Happening,
+    MachineNotice,
+    NoMachines,
+    Placed,
+    Printed,
+    ProcessSpec,
+    Working,
+)
 from shoal.engines.local import LocalEngine
 from shoal.launching.processes.output import Output
 
@@ -56,9 +66,11 @@ class Gone:
     name: str
     code: int  # exit status; -9 for a SIGKILL
     last: tuple[str, ...]  # the last lines it printed, at most `output.LAST_LINES`
+    reason: str = ""  # what the engine knows besides
 
 
 ProcessNews = LinesPrinted | Gone | Working
+MachineNews = Placed | MachineNotice | NoMachines
 
 
 @dataclass
@@ -75,6 +87,7 @@ class Processes:
         self._engine: Engine = home if engine is None else engine
         self._engines = (home,) if engine is None else (home, engine)
         self._running: dict[str, _Running] = {}  # by the engine's name
+        self._machine_news: list[MachineNews] = []
 
     @property
     def sources(self) -> tuple[Source, ...]:
@@ -83,11 +96,11 @@ class Processes:
 
     def start(self, planned: JobProcess) -> None:
         """A command that cannot be run raises `UsageError`."""
+        engine = self._home if planned.descriptors else self._engine
         if planned.descriptors:
             self._home.start(planned.spec, descriptors=planned.descriptors)
         else:
-            self._engine.start(planned.spec)
-        engine = self._home if planned.descriptors else self._engine
+            engine.start(planned.spec)
         self._running[planned.name] = _Running(planned.name, engine, Output(planned.log))
 
     def become(self, name: str, planned: JobProcess, order: bytes) -> bool:
@@ -111,7 +124,15 @@ class Processes:
                 seen += self._seen(happened)
         return tuple(seen)
 
-    def _seen(self, happened: Printed | Exited | Working) -> list[ProcessNews]:
+    def machine_news(self) -> list[MachineNews]:
+        """What the last calls of `poll` have heard about the machines."""
+        news, self._machine_news = self._machine_news, []
+        return news
+
+    def _seen(self, happened: Happening) -> list[ProcessNews]:
+        if isinstance(happened, MachineNews):
+            self._machine_news.append(happened)
+            return []
         running = self._running[happened.name]
         match happened:
             case Printed():
@@ -123,7 +144,7 @@ class Processes:
                 return [Working(running.name)]
         said: list[ProcessNews] = [LinesPrinted(running.name, lines)] if lines else []
         if isinstance(happened, Exited):
-            said.append(Gone(running.name, happened.code, tuple(running.output.last)))
+            said.append(Gone(running.name, happened.code, tuple(running.output.last), happened.reason))
         return said
 
     def send_signal(self, names: Collection[str], number: signal.Signals) -> None:

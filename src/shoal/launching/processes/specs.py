@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
 
-from shoal.engines.engine import BroughtFile, ProcessSpec
+from shoal.engines.engine import BroughtFile, Placed, ProcessSpec
 from shoal.environment import (
     TOKEN_FILE,
     TorchrunPlace,
@@ -20,6 +20,7 @@ from shoal.environment import (
     worker_variables,
 )
 from shoal.errors import UsageError
+from shoal.events import ProcessPlaced
 from shoal.job_config import JobConfig
 from shoal.launching import texts
 from shoal.launching.processes.running import JobProcess
@@ -88,6 +89,19 @@ def server_name(server: int) -> str:
     return f"server {server}"
 
 
+def placed(happened: Placed) -> ProcessPlaced:
+    """The event of a process that an engine has found a place for."""
+    kind, _, number = happened.name.partition(" ")
+    return ProcessPlaced(
+        process=happened.name,
+        node=happened.node,
+        host=happened.host,
+        reason=happened.reason,
+        worker=int(number) if kind == "worker" else None,
+        server=int(number) if kind == "server" else None,
+    )
+
+
 def coordinator_process(job: Job, listener: socket.socket, lock: FileIO) -> JobProcess:
     """The coordinator inherits the listening socket and the lock of the run directory, which it holds with the
     launcher."""
@@ -118,6 +132,7 @@ def worker_process(job: Job, worker: int, *, place: int) -> JobProcess:
         command=(sys.executable, job.script, *job.arguments),
         variables=_variables(job, worker, place),
         files=(BroughtFile(job.token_file, TOKEN_FILE),),
+        script=job.script,
     )
     return JobProcess(spec, log=job.run_dir / "logs" / f"worker-{worker}.log")
 
@@ -147,6 +162,8 @@ def server_process(plan: ServerPlan, server: int) -> JobProcess:
         command=command,
         variables={**process_variables(1), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
         files=(BroughtFile(plan.token_file, TOKEN_FILE),),
+        takes_slot=False,
+        apart=True,
     )
     return JobProcess(spec, log=None if plan.logs is None else plan.logs / f"server-{server}.log")
 
@@ -159,6 +176,7 @@ def spare_process(job: Job, number: int) -> JobProcess:
         variables={**spare_variables(_threads(job)), **_first_variables(job)},
         files=(BroughtFile(job.token_file, TOKEN_FILE),),
         takes_input=True,
+        takes_slot=False,
     )
     return JobProcess(spec, log=job.run_dir / "logs" / "spares.log")
 

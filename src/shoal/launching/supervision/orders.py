@@ -15,6 +15,7 @@ from shoal.wire.messages import Ended, Enlisted
 class WorkerExited:
     worker: int
     code: int
+    reason: str = ""  # what its engine knows besides, such as "its node b is gone: ..."
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,13 @@ class ServersFailed:
 
 
 @dataclass(frozen=True)
+class MachinesGone:
+    """No process can be started on any machine."""
+
+    text: str
+
+
+@dataclass(frozen=True)
 class Signalled:
     number: signal.Signals
 
@@ -52,6 +60,7 @@ Fact = (
     | CoordinatorExited
     | CoordinatorBack
     | ServersFailed
+    | MachinesGone
     | Signalled
     | TimePassed
     | Enlisted
@@ -69,6 +78,7 @@ class TellExit:
 
     worker: int
     code: int
+    reason: str = ""
 
 
 @dataclass(frozen=True)

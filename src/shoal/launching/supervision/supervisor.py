@@ -40,6 +40,7 @@ from shoal.launching.supervision.orders import (
     Instruction,
     InterruptWorkers,
     KillCoordinator,
+    MachinesGone,
     RestartCoordinator,
     Say,
     ServersFailed,
@@ -69,7 +70,7 @@ class Supervisor:
     def __init__(self, workers: int, max_failures: int = 3) -> None:
         self._places = WorkerPlaces(workers, max_failures)
         self._codes: dict[int, int] = {}  # exit codes by worker
-        self._told: dict[int, int] = {}  # exit codes that the coordinator must be told of
+        self._told: dict[int, TellExit] = {}  # by worker: what the coordinator must be told of
         self._joined: set[int] = set()
         self._in_job: set[int] = set()  # joined, and neither left nor lost
         self._own = set(range(workers))  # started here; others may come from elsewhere
@@ -121,6 +122,9 @@ class Supervisor:
         if isinstance(fact, ServersFailed):
             self._finished = True
             return (FinishJob(ServersLost.exit_code, SOFT_STOP, ServersLost.__name__, fact.text),)
+        if isinstance(fact, MachinesGone):
+            self._finished = True
+            return (FinishJob(WorkerLost.exit_code, SOFT_STOP, WorkerLost.__name__, fact.text),)
         out = self._take_in(fact, now)
         if self._echo_by is not None and (isinstance(fact, StopRequested) or now >= self._echo_by):
             out += self._stop_gently()
@@ -192,18 +196,18 @@ class Supervisor:
 
     def _exited(self, fact: WorkerExited, now: float) -> list[Instruction]:
         self._codes[fact.worker] = fact.code
-        self._places.exited(fact.worker, fact.code, describe_exit(fact.code), now)
+        self._places.exited(fact.worker, fact.code, describe_exit(fact.code, fact.reason), now)
         # A worker that dies of our own SIGINT is not lost, so the coordinator need not hear of it.
         if self._ended is not None or self._interrupted_workers:
             return []
-        self._told[fact.worker] = fact.code
-        return [TellExit(fact.worker, fact.code)]
+        self._told[fact.worker] = TellExit(fact.worker, fact.code, fact.reason)
+        return [self._told[fact.worker]]
 
     def _connected(self, now: float) -> list[Instruction]:
         """Repeat what an earlier coordinator was told: it may have been lost with it."""
         self._is_connected = True
         self._places.ask_again(now)
-        out: list[Instruction] = [TellExit(worker, code) for worker, code in self._told.items()]
+        out: list[Instruction] = [*self._told.values()]
         if self._stopping is not None and self._ended is None:
             out.append(AskToStop(texts.STOP_WORDS[self._stopping], _code_of(self._stopping)))
             self._echo_by = None if self._echo_by is None else now + ECHO

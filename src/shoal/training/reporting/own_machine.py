@@ -16,6 +16,7 @@ from pathlib import Path
 
 import torch
 
+from shoal.environment import own_node
 from shoal.events import WorkerEquipped
 from shoal.values import ProcessUse
 
@@ -55,6 +56,7 @@ def own_machine(worker: int) -> WorkerEquipped:
         python=platform.python_version(),
         torch=str(torch.__version__),
         shoal=importlib.metadata.version("shoal"),
+        node=own_node(),
     )
 
 

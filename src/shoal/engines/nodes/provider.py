@@ -1,0 +1,64 @@
+"""The interface of a provider, which gets agents running on machines: through ssh, a batch system, another cluster.
+
+A provider starts `python -P -m shoal.engines.nodes.agent` on each node and writes one line to its standard input:
+`errand_line`. The agent then connects to the launcher by itself. The provider keeps that input open: its end ends the
+agent. One thread drives a provider. Not here: what agents do (`agent`), who runs where (`node_placement`).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import msgspec
+
+from shoal.bounds import Name, Ordinal
+from shoal.values import Address
+
+AGENT = ("-P", "-m", "shoal.engines.nodes.agent")  # what Python runs on a node
+
+
+class Errand(msgspec.Struct, frozen=True, kw_only=True):
+    """What an agent is told when it is started. Holds a secret: for a pipe, never for a command line or a variable."""
+
+    address: Address  # of the launcher
+    token: Name
+    node: Name  # the node's name
+    slots: Ordinal = 0  # 0: as many as the machine has GPUs, or cores if it has none
+
+
+@dataclass(frozen=True)
+class WayIn:
+    """How an agent reaches the launcher."""
+
+    address: Address
+    token: str
+
+    def errand_line(self, node: str, slots: int = 0) -> bytes:
+        return msgspec.json.encode(Errand(address=self.address, token=self.token, node=node, slots=slots)) + b"\n"
+
+
+@dataclass(frozen=True)
+class NodeGone:
+    """A node cannot be had, or its agent has ended."""
+
+    node: str
+    reason: str  # for people: what is wrong and what to do
+
+
+class Provider(ABC):
+    @abstractmethod
+    def open(self, way_in: WayIn) -> tuple[str, ...]:
+        """Begin to start agents, and return the names of their nodes. Further nodes may come at any time."""
+
+    @abstractmethod
+    def fileno(self) -> int:
+        """A descriptor that is readable when `poll` has something to return."""
+
+    @abstractmethod
+    def poll(self) -> tuple[NodeGone, ...]:
+        """What happened since the last call. Never blocks."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End what starts and carries the agents, and release every resource. Safe to call twice."""

@@ -1,0 +1,126 @@
+"""What engines say to people, in one place: mending a word here breaks no test, for tests refer to these texts too."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+
+MOST_NAMED = 5  # files that a message names one by one
+
+
+# Nodes
+
+
+def no_torch(node: str, torch: str) -> str:
+    wanted = f"torch=={torch}" if torch else "torch"
+    return f"node {node} has no torch; install it there, for the Python that runs Shoal: pip install {wanted}"
+
+
+def versions_differ(what: str, node: str, its: str, own: str) -> str:
+    cure = (
+        "use that Python there" if what == "Python" else f"install the same version: pip install {what.lower()}=={own}"
+    )
+    return f"node {node} has {what} {its}, this machine {own}; {cure}"
+
+
+def folder_too_large(folder: str, files: int, megabytes: int) -> str:
+    return (
+        f"the script's folder {folder} has more than {files:,} Python files or {megabytes} MB of them, which is more "
+        "than travels to nodes; move the script to a folder of its own, or put the folder where all nodes see it and "
+        "say shared = true"
+    )
+
+
+def shared_folder_differs(node: str, folder: str, files: Collection[str]) -> str:
+    return (
+        f"the folder {folder} is said to be shared, but on node {node} it differs in {_some(files)}; is it the same "
+        "file system, and up to date? Without shared = true the files travel to the node"
+    )
+
+
+def shared_folder_missing(node: str, folder: str) -> str:
+    return (
+        f"the folder {folder} is said to be shared, but is not there on node {node}; mount it, name the folder of that "
+        "node (folder = ...), or leave shared out, so that the files travel to the node"
+    )
+
+
+def folder_unreadable(folder: str, why: object) -> str:
+    return f"the script's folder {folder} cannot be read: {why}"
+
+
+def copy_failed(node: str, why: str) -> str:
+    return f"the script's files could not be brought to node {node}: {why}"
+
+
+def no_nodes_left(seconds: float) -> str:
+    return (
+        f"no node has been there for {seconds:.0f} s, so that no worker can be started; look at why the nodes are "
+        "gone, then go on from the newest checkpoint with --resume"
+    )
+
+
+def nodes_not_ready(nodes: Collection[str], seconds: float) -> str:
+    return (
+        f"nothing was heard from {_nodes(nodes)} within {seconds:.0f} s; see whether the machines are up, and whether "
+        "they can reach this one at the address that --address says"
+    )
+
+
+def too_few_slots(workers: int, slots: int, nodes: int) -> str:
+    hosts = "one node" if nodes == 1 else f"{nodes} nodes"
+    return (
+        f"{workers} workers need {workers} slots, and {hosts} {'has' if nodes == 1 else 'have'} {slots}; take "
+        f"-n {slots}, or give the nodes more slots"
+    )
+
+
+def brought_unreadable(path: Path, why: object) -> str:
+    return f"the private file {path} cannot be brought to a node: {why}"
+
+
+def cannot_listen(address: object, why: object) -> str:
+    return f"cannot listen for nodes at {address}: {why}; --address names an address of this machine"
+
+
+# Lines while a job runs
+
+
+def node_gone(node: str, why: str) -> str:
+    return f"node {node} is gone: {why}"
+
+
+def node_came(node: str, slots: int) -> str:
+    return f"node {node} is there, with {slots} slot{'s' * (slots != 1)}"
+
+
+def process_waits(process: str, why: str) -> str:
+    return f"{process} waits for a place: {why}"
+
+
+# Reasons, and what an agent says before it ends
+
+
+def its_node_is_gone(node: str, why: str) -> str:
+    return f"its node {node} is gone: {why}"
+
+
+NO_ANSWER = "its agent does not answer"
+AGENT_CLOSED = "the connection to its agent closed"
+
+
+def agent_has_no_way(node: str, address: object, why: object) -> str:
+    return f"the agent of node {node} cannot reach the launcher at {address}: {why}"
+
+
+NO_ERRAND = "the agent was told nothing on its standard input; a provider starts it"
+
+
+def _nodes(nodes: Collection[str]) -> str:
+    return f"node {next(iter(nodes))}" if len(nodes) == 1 else f"the nodes {_some(nodes)}"
+
+
+def _some(names: Collection[str]) -> str:
+    named = sorted(names)
+    more = len(named) - MOST_NAMED
+    return ", ".join(named[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")

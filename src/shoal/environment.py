@@ -249,8 +249,12 @@ class TorchrunPlace:
 
 
 def process_variables(threads: int) -> dict[str, str]:
-    """Variables that a process needs from its start: unbuffered output, torch's threads, malloc's settings."""
-    threads_default = {} if "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": str(threads)}
+    """Variables that a process needs from its start: unbuffered output, torch's threads, malloc's settings.
+
+    `threads` 0: the machine where the process runs decides.
+    """
+    is_given = "OMP_NUM_THREADS" in os.environ or not threads
+    threads_default = {} if is_given else {"OMP_NUM_THREADS": str(threads)}
     memory_default = {} if MALLOC in os.environ else {MALLOC: KEEPING_MALLOC}
     return {"PYTHONUNBUFFERED": "1", **threads_default, **memory_default}
 

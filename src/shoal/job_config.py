@@ -30,6 +30,8 @@ from shoal.settings.strategy_settings import Kind, StrategySettings
 
 RESIZES = ("global-batch", "worker-batch", "worker-batch-and-lr")
 PROGRESS = ("auto", "live", "plain", "none")
+LOCAL, SSH = "local", "ssh"
+ENGINES = (LOCAL, SSH)
 MOST_WORKERS = 10_000  # of a job
 NO_SETTINGS = ("strategy-settings", "given")  # fields of `JobConfig`
 
@@ -42,6 +44,8 @@ class JobConfig(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbi
         int, Meta(description="the job waits while it has fewer workers; 0: start with all, go on with any number")
     ] = 0
     spares: Annotated[int, Meta(description="processes kept ready, with torch imported, to replace lost workers")] = 0
+    on: Annotated[str, Meta(description="where workers and servers run: local (this machine) or ssh (--hosts)")] = LOCAL
+    hosts: Annotated[str, Meta(description="TOML file with a table for each host of --on ssh")] = ""
     resize: Annotated[
         str,
         Meta(
@@ -91,6 +95,7 @@ class JobConfig(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbi
             raise UsageError(texts.bad_min_workers(self.min_workers, self.workers))
         if not 0 <= self.spares <= MOST_LOCAL:
             raise UsageError(texts.out_of_range("spares", self.spares, 0, MOST_LOCAL))
+        one_of("on", self.on, ENGINES)
         one_of("resize", self.resize, RESIZES)
         strategy_kind(self.strategy)
         one_of("progress", self.progress, PROGRESS)
@@ -118,6 +123,8 @@ class JobConfig(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbi
 
     def check_together(self) -> Self:
         """Raise a UsageError for settings that do not go together. All of them must be known by now."""
+        if (self.on == SSH) != bool(self.hosts):
+            raise UsageError(texts.NO_HOSTS if self.on == SSH else texts.hosts_without_ssh(self.hosts))
         chosen = strategy_kind(self.strategy)
         for settings in self.strategy_settings:
             if type(settings) not in chosen.all_settings:

@@ -23,6 +23,7 @@ PURE_CORES = frozenset(
     {
         "collectives/schedules/double_tree.py",
         "collectives/schedules/hierarchical.py",
+        "engines/ssh/ssh_failures.py",
         "links/rounds.py",
         "membership/generations/losses.py",
         "membership/generations/missing.py",

@@ -23,7 +23,7 @@ import msgspec
 from shoal import files
 from shoal.disk import texts
 from shoal.errors import RunDirectoryExists, UsageError
-from shoal.job_config import JobConfig
+from shoal.job_config import LOCAL, JobConfig
 
 PARENT = Path("runs")
 CONFIG = "config.toml"
@@ -43,16 +43,22 @@ class RunDirectory:
 
 
 def create(config: JobConfig, title: str) -> RunDirectory:
-    """Make the run directory and hold it. `title`: the script, or what else to name it after."""
+    """Make the run directory and hold it. `title`: the script, or what else to name it after.
+
+    Its path is absolute if workers run elsewhere: where they share the file system, they find checkpoints by it.
+    """
     if config.run_dir:
+        if config.on != LOCAL:
+            config = msgspec.structs.replace(config, run_dir=str(Path(config.run_dir).absolute()))
         path = Path(config.run_dir)
         if (lock := _claim(path, config)) is None:
             raise RunDirectoryExists(texts.run_directory_taken(path, has_job=(path / CONFIG).exists()))
         return RunDirectory(path, config, lock)
     name = f"{datetime.now():%Y%m%d-%H%M%S}-{re.sub(r'[^A-Za-z0-9_.-]+', '-', Path(title).stem)}"
+    parent = PARENT if config.on == LOCAL else PARENT.absolute()
     number = 1
     while True:
-        path = PARENT / (name if number == 1 else f"{name}-{number}")
+        path = parent / (name if number == 1 else f"{name}-{number}")
         named = msgspec.structs.replace(config, run_dir=str(path))
         if (lock := _claim(path, named)) is not None:
             return RunDirectory(path, named, lock)

@@ -124,3 +124,103 @@ def _some(names: Collection[str]) -> str:
     named = sorted(names)
     more = len(named) - MOST_NAMED
     return ", ".join(named[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+# Hosts of ssh
+
+
+def hosts_file_missing(path: Path) -> str:
+    return (
+        f"the hosts file {path} does not exist; --hosts names a TOML file with a table for each host, such as [node1]"
+    )
+
+
+def hosts_file_unreadable(path: Path, why: object) -> str:
+    return f"the hosts file {path} cannot be read: {why}"
+
+
+def hosts_file_is_no_toml(path: Path, why: object) -> str:
+    return f"the hosts file {path} is no TOML: {why}"
+
+
+def hosts_file_size(path: Path, hosts: int, most: int) -> str:
+    return (
+        f"the hosts file {path} names {hosts} hosts; it should name from 1 to {most}, each as a table such as [node1]"
+    )
+
+
+def no_host_table(path: Path, name: str) -> str:
+    return f"{name} in the hosts file {path} is no table; write [{name}] on a line of its own, and its values below"
+
+
+def unknown_host_key(path: Path, host: str, key: str, near: str, known: Collection[str]) -> str:
+    hint = f"did you mean {near!r}?" if near else f"there is {', '.join(known)}"
+    return f"host {host} in {path} has no setting {key!r}; {hint}"
+
+
+def wrong_host_value(path: Path, host: str, key: str, what: str) -> str:
+    return f"host {host} in {path}: {key}: {what}"
+
+
+def bad_host_address(path: Path, host: str, address: str) -> str:
+    return (
+        f"host {host} in {path} has the address {address!r}; it should be what ssh is called with, such as me@10.0.0.7"
+    )
+
+
+NO_SSH = "--on ssh needs the program ssh, which is not on the PATH; install OpenSSH's client"
+
+
+def host_unknown(host: str, address: str, said: str) -> str:
+    return (
+        f"ssh does not know the host {address} of node {host}; set its address in the hosts file, or name it in your "
+        f"ssh configuration; ssh said: {said}"
+    )
+
+
+def host_unreached(host: str, address: str, said: str) -> str:
+    return f"ssh cannot reach {address} of node {host}; try `ssh {address} true`; ssh said: {said}"
+
+
+def no_login(host: str, address: str, said: str) -> str:
+    return (
+        f"ssh cannot log in to {address} of node {host} without asking; `ssh {address} true` must work without a "
+        f"password (ssh-copy-id {address}); ssh said: {said}"
+    )
+
+
+def no_python_there(host: str, python: str, said: str) -> str:
+    return f"node {host} cannot run {python}; set python of that host in the hosts file; its shell said: {said}"
+
+
+def no_shoal_there(host: str, python: str) -> str:
+    return (
+        f"node {host} has no Shoal, or an older one, for {python}; install the same Shoal there, or set python of that "
+        "host in the hosts file"
+    )
+
+
+def no_way_back(said: str) -> str:
+    return f"{said}; pass --address HOST:PORT with an address of this machine that the hosts reach"
+
+
+def agent_ended(host: str, code: int, said: str) -> str:
+    return f"the agent on node {host} ended with code {code}; it said: {said}"
+
+
+def no_address_for(host: str, why: object) -> str:
+    return (
+        f"no address of this machine was found that leads to host {host}: {why}; pass --address HOST:0 with an address "
+        "of this machine that the hosts reach"
+    )
+
+
+AGENT_ENDED = "its agent ended"
+
+
+def agent_failed(code: int, said: str) -> str:
+    return f"its agent ended with code {code}; it said: {said}"
+
+
+def ssh_broke(said: str) -> str:
+    return f"the ssh connection to it ended; ssh said: {said}"

@@ -256,7 +256,8 @@ class LauncherLoop:
     def _carry_out(self, instruction: orders.Instruction) -> None:
         match instruction:
             case orders.TellExit(worker=worker, code=code, reason=reason):
-                self._line.send(lambda client: client.process_exited(worker, code, describe_exit(code, reason)))
+                how = describe_exit(code, reason)
+                self._line.send(lambda client: client.process_exited(worker, code, how, loss=reason))
             case orders.AskForNumber():
                 self._line.send(lambda client: client.enlist())
             case orders.StartWorker():

@@ -32,6 +32,7 @@ from shoal.job_config import JobConfig
 from shoal.launching import texts
 from shoal.launching.chaos import clauses as chaos
 from shoal.launching.coordinator_line import CoordinatorLine
+from shoal.launching.elsewhere import chosen_engine
 from shoal.launching.from_python.travelling import check_function
 from shoal.launching.launcher_loop import Equipment, LauncherLoop
 from shoal.launching.plaintext import spoken_plaintext
@@ -78,7 +79,7 @@ class _Means:
     token: str
     listener: socket.socket
     lock: FileIO
-    open_engine: Callable[[], Engine] | None
+    engine: Engine | None  # of workers and servers; None: this machine's
 
 
 def run_job(
@@ -96,6 +97,8 @@ def run_job(
     killed.
     """
     check_script(script)
+    elsewhere = chosen_engine(config, script, arguments) if open_engine is None else None
+    config = config if elsewhere is None else elsewhere.config
     check_function(script, arguments, Path(config.run_dir))
     check_size(config)
     clauses = chaos.parse(config.chaos)
@@ -115,6 +118,10 @@ def run_job(
         token = new_token()
         listener = stack.enter_context(open_listener(parse_address(config.address, named="--address"), token))
         config = msgspec.structs.replace(config, address=str(_bound(listener)))  # the real port, for config.toml
+        engine = None if open_engine is None else open_engine()
+        engine = engine if elsewhere is None else elsewhere.open_engine(_bound(listener))
+        if engine is not None:
+            stack.enter_context(contextlib.closing(engine))
         private = stack.enter_context(token_file(token))
         if held is None:
             directory = run_directory.create(config, title_of(script, arguments))
@@ -127,16 +134,17 @@ def run_job(
             arguments=arguments,
             run_dir=directory.path,
             token_file=private,
-            coordinator=(reachable if open_engine is None else public)(_bound(listener)),
+            coordinator=(reachable if engine is None else public)(_bound(listener)),
             group_key_file=group_key_file(config, token, stack),
             master_port=stack.enter_context(held_port()).getsockname()[1],
             record_start=record_size(directory.path),
             private_files=private_files,
+            is_elsewhere=engine is not None,
             space=space_name(directory.path) if config.has(ParameterServerSettings) else "",
         )
         stack.enter_context(_way_in(job, _bound(listener)))
         announce(config.progress, opening(job))
-        means = _Means(token, listener, directory.lock, open_engine)
+        means = _Means(token, listener, directory.lock, engine)
         finish, closing = _start_and_see_to(job, means, stack)
         put_in_order(job.run_dir, job.record_start, _end_of(finish), directory.settings_before)
     # The lock is free by now: a job that left no end in its record counts as crashed, not as running.
@@ -188,8 +196,7 @@ def _start_and_see_to(job: Job, means: _Means, stack: contextlib.ExitStack) -> t
     signals = stack.enter_context(caught_signals())
     keys = (job.token_file,) if job.group_key_file is None else (job.token_file, job.group_key_file)
     home = stack.enter_context(contextlib.closing(LocalEngine((*keys, *job.private_files))))
-    elsewhere = None if means.open_engine is None else stack.enter_context(contextlib.closing(means.open_engine()))
-    processes = Processes(home, elsewhere)
+    processes = Processes(home, means.engine)
     servers, keeper = open_servers(job, processes, means.token, stack)
     job = replace(job, servers=keeper)
     coordinator = coordinator_process(job, means.listener, means.lock)

@@ -43,6 +43,13 @@ def too_many_workers(workers: int, most: int) -> str:
     )
 
 
+def function_elsewhere(function: str, engine: str) -> str:
+    return (
+        f"{function} is a function, and on={engine!r} runs scripts: put it in a file that calls shoal.main, and give "
+        "the file's path"
+    )
+
+
 # The first and the last line of a job
 
 FAILED = "failed"

@@ -99,9 +99,9 @@ class WatcherClient:
         """Inject a fault into a worker."""
         self._send(fault)
 
-    def process_exited(self, worker: int, code: int, reason: str) -> None:
-        """The engine saw a worker's process end. `code` is its exit status, -9 for a SIGKILL."""
-        self._send(ProcessExited(worker=worker, code=code, reason=reason))
+    def process_exited(self, worker: int, code: int, reason: str, *, loss: str = "") -> None:
+        """The engine saw a worker's process end. `code` is its exit status, -9 for a SIGKILL. `loss`: what took it."""
+        self._send(ProcessExited(worker=worker, code=code, reason=reason, loss=loss))
 
     def process_working(self, worker: int) -> None:
         """The engine saw a worker's process use the processor: it is alive, heartbeats or not."""

@@ -98,6 +98,15 @@ NO_SERVERS = (
     "--strategy parameter-server has no servers: give --servers 2 to start two, or --servers HOST:PORT of a group that "
     "`shoal servers start` runs; without servers, take --strategy all-reduce"
 )
+NO_HOSTS = (
+    "--on ssh has no hosts: give --hosts FILE, a TOML file with a table for each host, such as [node1] with slots = 4"
+)
+
+
+def hosts_without_ssh(hosts: str) -> str:
+    return f"--hosts {hosts} is for --on ssh; add --on ssh, or leave --hosts out"
+
+
 GROUP_THAT_RUNS = "a group that runs (--servers HOST:PORT)"
 SERVERS_OF_THE_JOB = "servers of the job's own (--servers 2)"
 

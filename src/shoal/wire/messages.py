@@ -150,6 +150,7 @@ class ProcessExited(Message, frozen=True, tag="process-exited"):
     worker: Ordinal
     code: ExitCode  # exit status; -9 for a SIGKILL
     reason: Text
+    loss: Text = ""  # what took the process along, such as "its node b is gone: ..."; empty: it ended by itself
 
 
 class ProcessWorking(Message, frozen=True, tag="process-working"):

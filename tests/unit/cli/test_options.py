@@ -26,6 +26,8 @@ OPTIONS: list[tuple[tuple[str, ...], object]] = [
     (("--min-workers",), 0),
     (("--spares",), 0),
     (("--threads",), 0),
+    (("--on",), "local"),
+    (("--hosts",), ""),
     (("--resize",), "global-batch"),
     (("--strategy",), "all-reduce"),
     (("--seed",), 0),

@@ -24,6 +24,7 @@ from shoal.transport.connection.strangers import raise_descriptor_limit
 DESCRIPTION = """\
 Runs one parameter server of a group. It is started by `shoal run --servers N` and by `shoal servers start`, which keep
 the group. Started by hand, it joins the keeper that listens at --keeper, under a number that was never used there."""
+AUTO = "auto"  # as the host to listen on
 # Where --crash-at may kill the server: on an entry's way through the ledger, and while blocks change or move.
 POINTS = ("record", "recorded", "answer", "unit", "applied", "begun", "fetch", "fetched")
 
@@ -40,7 +41,12 @@ def parser() -> Parser:
     made.add_argument(
         "--number", type=int, required=True, metavar="N", help="the server's own number, never used before"
     )
-    made.add_argument("--listen", default="127.0.0.1", metavar="HOST", help="default 127.0.0.1, for this machine alone")
+    made.add_argument(
+        "--listen",
+        default="127.0.0.1",
+        metavar="HOST",
+        help="default 127.0.0.1, for this machine alone; auto: the address that leads to the keeper",
+    )
     made.add_argument("--memory", type=int, default=0, metavar="BYTES", help="most that it may hold; default no limit")
     made.add_argument(
         "--crash-at",
@@ -66,6 +72,7 @@ def main(arguments: Sequence[str]) -> int:
     import torch
 
     from shoal.parameters.server.server import ServerConfig, ServerLoop
+    from shoal.strategies.peers.reaching import local_host
     from shoal.training.lean_torch import spare_compiler
 
     torch.set_num_threads(1)
@@ -77,7 +84,7 @@ def main(arguments: Sequence[str]) -> int:
             keeper=keeper,
             token=token,
             number=parsed.number,
-            listen=parsed.listen,
+            listen=local_host(keeper) if parsed.listen == AUTO else parsed.listen,
             memory=parsed.memory,
             crash_at=crash_at,
         )

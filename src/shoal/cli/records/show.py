@@ -17,7 +17,7 @@ from shoal.files import read_plain
 from shoal.watch.incident_words import NOTHING, cost_cells, cost_of, definition, in_a_line
 from shoal.watch.record.run_record import CRASHED, RUNNING, RunRecord, read_record
 from shoal.watch.record.timeline import TimelineEntry
-from shoal.watch.report.setting_section import OWN
+from shoal.watch.report.setting_section import OWN, worker_numbers
 from shoal.watch.report.worker_section import KINDS, sent_cells, sent_headings
 from shoal.watch.wording import amount, duration, first_line, named_values, rate, span
 
@@ -72,6 +72,7 @@ def _headline(record: RunRecord) -> Iterator[str]:
     rows = [
         ("script", "" if started is None else " ".join((started.script, *started.arguments))),
         ("workers", "" if started is None else f"{started.workers}, {started.strategy}"),
+        ("nodes", nodes_line(record)),
         ("progress", progress(record)),
         ("held out", named_values(record.scores)),
         ("logged", named_values(record.values)),
@@ -81,6 +82,16 @@ def _headline(record: RunRecord) -> Iterator[str]:
         ("left out", "; ".join(record.problems)),
     ]
     yield from (f"  {name:<9} {printable(text)}" for name, text in rows if text)
+
+
+def nodes_line(record: RunRecord) -> str:
+    """Which processes an engine over several machines has put where; empty: the job had one machine."""
+    parts = []
+    for name, node in record.story.machines.nodes.items():
+        kinds = (("worker", node.workers), ("server", node.servers))
+        said = [f"{kind}{'s' * (len(each) > 1)} {worker_numbers(each)}" for kind, each in kinds if each]
+        parts.append(f"{name} ({node.host}): {' and '.join(said) or 'none'}")
+    return "; ".join(parts)
 
 
 def _time(record: RunRecord) -> str:

@@ -6,6 +6,8 @@ are (`script_files`).
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import os
 import shutil
@@ -20,6 +22,7 @@ from shoal.errors import WireError
 from shoal.files import read_plain
 
 PREFIX = "shoal-node-"
+LOCK = "lock"
 
 
 class CopyFailed(Exception):
@@ -28,13 +31,20 @@ class CopyFailed(Exception):
 
 class AgentFiles:
     def __init__(self) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=runtime_folder()))  # mode 0700
+        """Removes what killed agents of this user have left."""
+        parent = runtime_folder()
+        for left in parent.glob(f"{PREFIX}*"):
+            _sweep(left)
+        self.folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))  # mode 0700
+        self._lock = (self.folder / LOCK).open("wb")  # held as long as this process lives
+        fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         self._brought: dict[str, Path] = {}  # folders, by process
         self._copy: CopyFolder | None = None
         self._missing: list[str] = []  # files of the copy that have not come
 
     def remove(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
+        self._lock.close()
 
     # Private files
 
@@ -108,3 +118,15 @@ class AgentFiles:
         place = self.copy_folder / path
         place.parent.mkdir(parents=True, exist_ok=True)
         return place
+
+
+def _sweep(folder: Path) -> None:
+    """Remove the folder of an agent that is gone. A folder without a lock is being made, or was cut short: leave it."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder / LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            if os.fstat(descriptor).st_uid == os.geteuid() and not folder.is_symlink():
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+        finally:
+            os.close(descriptor)

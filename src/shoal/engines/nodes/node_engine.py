@@ -189,7 +189,7 @@ class NodeEngine(Engine):
             if (node := self._node_of(said.agent)) is not None or isinstance(said, AgentSaid):
                 self._heard(said, node)
         for gone in self._provider.poll():
-            self._lose(gone.node, gone.reason)
+            self._lose(gone.node, gone.lost if gone.lost and gone.node in self._placement.nodes else gone.reason)
         now = time.monotonic()
         for name in [name for name, limit in self._killed.items() if now > limit]:
             self._lose(self._processes[name].node, texts.NO_ANSWER)
@@ -286,15 +286,17 @@ class NodeEngine(Engine):
     def _use(self, name: str) -> None:
         slots = self._nodes[name].hello.slots
         self._happen(MachineNotice(texts.node_came(name, slots)))
-        for place in self._placement.add_node(name, slots):
+        order = self._expected.index(name) if name in self._expected else len(self._expected)
+        for place in self._placement.add_node(name, slots, order=order):
             self._begin(place)
 
     def _refuse(self, name: str, trouble: str) -> None:
         """A node cannot be used. Its agent ends."""
         node = self._nodes.pop(name)
         self._lines.send(node.agent, messages.Depart())
-        self._troubles[name] = trouble
-        self._happen(MachineNotice(trouble))
+        if self._troubles.get(name) != trouble:  # a provider may try again and again
+            self._troubles[name] = trouble
+            self._happen(MachineNotice(trouble))
 
     def _lose(self, name: str, why: str) -> None:
         """A node is gone, or was never there."""

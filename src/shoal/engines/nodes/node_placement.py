@@ -43,7 +43,7 @@ class Waits:
 class _Node:
     name: str
     slots: int
-    order: int  # of arrival
+    order: tuple[int, int]  # as given, then of arrival
     taken: dict[int, str] = field(default_factory=dict)  # slots in use, with the processes that have them
     others: set[str] = field(default_factory=set)  # processes without a slot
     apart: set[str] = field(default_factory=set)  # those that are kept apart
@@ -82,10 +82,13 @@ class NodePlacement:
 
     # Nodes
 
-    def add_node(self, name: str, slots: int) -> list[Place]:
-        """A node has come. Returns the places of processes that have waited for one."""
+    def add_node(self, name: str, slots: int, *, order: int = 0) -> list[Place]:
+        """A node has come. Returns the places of processes that have waited for one.
+
+        Of nodes that are equally good, the lowest `order` comes first, then the one that came first.
+        """
         assert name not in self._nodes, f"node {name} is here already"
-        self._nodes[name] = _Node(name, slots, self._arrivals)
+        self._nodes[name] = _Node(name, slots, (order, self._arrivals))
         self._arrivals += 1
         return self._place_waiting()
 
@@ -154,7 +157,7 @@ class NodePlacement:
 def _rank(node: _Node, demand: Demand) -> tuple[float, ...]:
     """The lowest one takes the process."""
     kept_apart = len(node.apart) if demand.apart else 0
-    return (kept_apart, node.load, len(node.others), -node.free, node.order)
+    return (kept_apart, node.load, len(node.others), -node.free, *node.order)
 
 
 def _reason(node: _Node, demand: Demand, *, others: int) -> str:

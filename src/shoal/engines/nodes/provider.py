@@ -43,7 +43,8 @@ class NodeGone:
     """A node cannot be had, or its agent has ended."""
 
     node: str
-    reason: str  # for people: what is wrong and what to do
+    reason: str  # if it was never there: what is wrong, and what to do
+    lost: str = ""  # if it was there: follows "node b is gone: "; empty: `reason` does
 
 
 class Provider(ABC):

@@ -21,7 +21,7 @@ from shoal.environment import (
 )
 from shoal.errors import UsageError
 from shoal.events import ProcessPlaced
-from shoal.job_config import JobConfig
+from shoal.job_config import LOCAL, JobConfig
 from shoal.launching import texts
 from shoal.launching.processes.running import JobProcess
 from shoal.settings.setting_checks import MOST_LOCAL
@@ -50,11 +50,12 @@ class Job:
     record_start: int = 0  # bytes that earlier runs of a resumed job have left in events.jsonl
     servers: str = ""  # where workers find the keeper of the parameter servers; empty: there are none
     space: str = ""  # the job's name on those servers
+    is_elsewhere: bool = False  # workers and servers may run on other machines
     private_files: tuple[Path, ...] = ()  # besides tokens: removed, each with its folder, if the launcher is killed
 
 
 def check_size(config: JobConfig) -> None:
-    if config.workers > MOST_LOCAL:
+    if config.workers > MOST_LOCAL and config.on == LOCAL:
         raise UsageError(texts.too_many_workers(config.workers, MOST_LOCAL))
 
 
@@ -144,7 +145,7 @@ class ServerPlan:
     keeper: Address  # where servers find the keeper on this machine
     token_file: Path
     logs: Path | None  # folder; None: output is not kept
-    listen: str  # host
+    listen: str  # host; auto: the address of the server's machine that leads to the keeper
     memory: int  # bytes that each server may hold
 
 
@@ -195,7 +196,8 @@ def _first_variables(job: Job) -> dict[str, str]:
 
 
 def _threads(job: Job) -> int:
-    return job.threads or job.config.threads or default_threads(job.config.workers)
+    """0: each node divides its own cores."""
+    return job.threads or job.config.threads or (0 if job.is_elsewhere else default_threads(job.config.workers))
 
 
 def default_threads(workers: int) -> int:

@@ -74,6 +74,7 @@ def open_servers(job: Job, processes: Processes, token: str, stack: contextlib.E
             token_file=job.group_key_file,
             logs=job.run_dir / "logs",
             memory=settings.server_memory,
+            is_elsewhere=job.is_elsewhere,
             space=job.space,
         ),
         processes,

@@ -18,7 +18,7 @@ from shoal.engines.engine import describe_exit
 from shoal.errors import ShoalError
 from shoal.launching import texts
 from shoal.launching.processes.running import Gone, Processes, ProcessNews, Source
-from shoal.launching.processes.specs import ServerPlan, reachable, server_process
+from shoal.launching.processes.specs import ServerPlan, public, reachable, server_process
 from shoal.launching.servers import server_news
 from shoal.launching.servers.server_posts import ServerPosts
 from shoal.launching.servers.server_side import Rhythm, Seen, ServerSide
@@ -37,6 +37,7 @@ class OwnServersConfig:
     token_file: Path
     logs: Path | None  # folder; None: output is not kept
     memory: str = ""  # that each server may hold, such as 2GB; empty: an even part of the free memory
+    is_elsewhere: bool = False  # the servers may run on other machines
     space: str = ""  # the job whose staleness and clocks are reported
 
 
@@ -46,6 +47,7 @@ class OwnServers(ServerSide):
         self._config = config
         self._processes = processes
         memory = size_of(config.memory, named="--server-memory") if config.memory else share_of_memory(config)
+        find = public if config.is_elsewhere else reachable
         self._news: queue.SimpleQueue[group_events.GroupEvent] = queue.SimpleQueue()
         self._bell, self._ringer = socket.socketpair()
         self._bell.setblocking(False)
@@ -57,10 +59,10 @@ class OwnServers(ServerSide):
             self._close_bell()
             raise
         self._plan = ServerPlan(
-            keeper=reachable(self.keeper.address),
+            keeper=find(self.keeper.address),
             token_file=config.token_file,
             logs=config.logs,
-            listen=self.keeper.address.host,
+            listen="auto" if config.is_elsewhere else self.keeper.address.host,
             memory=memory,
         )
         self._posts = ServerPosts(config.keeper.expected)
@@ -203,7 +205,9 @@ class OwnServers(ServerSide):
 
 
 def share_of_memory(config: OwnServersConfig) -> int:
-    """Bytes that each server may hold by default."""
+    """Bytes that each server may hold by default; 0, no limit, if they run on machines that are not known here."""
+    if config.is_elsewhere:
+        return 0
     return int(MEMORY_SHARE * free_memory() / max(1, config.keeper.expected))
 
 

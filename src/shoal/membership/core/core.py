@@ -33,6 +33,7 @@ from shoal.membership.core.roster import Fate, Worker
 from shoal.membership.core.stopping import Stopping
 from shoal.membership.generations.forming import EarlierGenerations
 from shoal.membership.generations.generations import Generations
+from shoal.membership.verdicts.deaths import Exit
 from shoal.membership.verdicts.ending import JobEnding
 from shoal.membership.verdicts.finishing import Finishing
 from shoal.membership.verdicts.verdicts import Verdicts
@@ -242,7 +243,8 @@ class MembershipCore:
         elif isinstance(message, ProcessExited):
             if 0 <= message.worker <= self._highest:
                 self._generations.wishes.forget(message.worker)
-                self._verdicts.exited(message.worker, message.code, self._now, newest=self._highest)
+                exited = Exit(message.worker, message.code, message.loss)
+                self._verdicts.exited(exited, self._now, newest=self._highest)
         elif isinstance(message, ProcessWorking):
             if (busy := self._workers.get(message.worker)) is not None:
                 busy.heard = self._now

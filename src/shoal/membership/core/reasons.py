@@ -34,8 +34,10 @@ def all_of(number: int, one: str, many: str) -> str:
     return f"the only {one}" if number == 1 else f"all {number} {many}"
 
 
-def how_it_exited(code: int) -> str:
-    """What an exit status says about a process that should not have ended."""
+def how_it_exited(code: int, loss: str = "") -> str:
+    """What an exit status says about a process that should not have ended. `loss`: what took it along, if known."""
+    if code < 0 and loss:
+        return f"was lost: {loss}"
     if code == 0:
         return "ended without finishing its loop (exit code 0)"
     if code > 0:

@@ -54,6 +54,7 @@ class Worker:
     is_awaited: bool = False  # known from recorded decisions only; has not come back to this coordinator yet
     cut_off: str = ""  # why this side closed the connection
     exit_code: int | None = None  # as reported by the process that started the worker
+    loss: str = ""  # what took the process along, such as the loss of its node
     suspected: float | None = None  # when the first sign of its death was seen
     barred_until: float = -math.inf  # could not reach others: do not let it in before this time
     times_left_out: int = 0  # in a row, because it could not reach others
@@ -161,7 +162,7 @@ class Worker:
     def how(self, now: float) -> str:
         """How the worker died, as precisely as is known."""
         if self.exit_code is not None:
-            return reasons.how_it_exited(self.exit_code)
+            return reasons.how_it_exited(self.exit_code, self.loss)
         if self.cut_off:
             return f"was cut off ({self.cut_off})"
         if self.client is not None:
@@ -174,7 +175,7 @@ class Worker:
     def hint(self) -> str:
         if self.exit_code is None and self.client is not None:
             return "; if it was only busy, raise --heartbeat-limit"
-        return reasons.hint_for(self.exit_code)
+        return "" if self.loss else reasons.hint_for(self.exit_code)
 
     def death(self, step: int, operation: str, now: float) -> WorkerDied:
         """How the worker died, and in which step and operation."""

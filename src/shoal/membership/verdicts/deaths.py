@@ -47,13 +47,23 @@ class BadExit:
     text: str
 
 
-def bad_exit(number: int, worker: Worker | None, code: int) -> BadExit:
+@dataclass(frozen=True)
+class Exit:
+    """A process has ended."""
+
+    worker: int  # its number
+    code: int
+    loss: str = ""  # what took it along, such as the loss of its node
+
+
+def bad_exit(exited: Exit, worker: Worker | None) -> BadExit:
     """Report a process that ended badly before it was in a generation, or after it had left."""
+    number, code, how = exited.worker, exited.code, reasons.how_it_exited(exited.code, exited.loss)
     name = f"worker {number}" if worker is None else worker.name
     when = _when(worker)
-    text = f"{name} {reasons.how_it_exited(code)} {when}"
+    text = f"{name} {how} {when}"
     if worker is not None and worker.fate is Fate.RELEASED:
-        text = reasons.lost_at_the_end(name, reasons.how_it_exited(code))
+        text = reasons.lost_at_the_end(name, how)
     step = 0 if worker is None else worker.step
     if code > 0:
         failed = WorkerFailed(worker=number, step=step, error=ScriptFailed.__name__, text=text)
@@ -66,7 +76,7 @@ def bad_exit(number: int, worker: Worker | None, code: int) -> BadExit:
         operation=when,
         reason=text,
     )
-    return BadExit(died, WorkerLost.__name__, text + reasons.hint_for(code))
+    return BadExit(died, WorkerLost.__name__, text + ("" if exited.loss else reasons.hint_for(code)))
 
 
 def _when(worker: Worker | None) -> str:

@@ -16,7 +16,7 @@ from shoal.membership.core.decisions import FailureCounted, Remembered
 from shoal.membership.core.roster import Fate, Worker
 from shoal.membership.core.stopping import Stopping
 from shoal.membership.generations.generations import Verdict
-from shoal.membership.verdicts.deaths import BadExit, bad_exit
+from shoal.membership.verdicts.deaths import BadExit, Exit, bad_exit
 from shoal.membership.verdicts.ending import JobEnding
 from shoal.membership.verdicts.failures import Failures, sameness
 from shoal.membership.verdicts.finishing import Finishing
@@ -115,8 +115,9 @@ class Verdicts:
             times = f"; {count} rounds of processes in a row were turned away" if count > 1 else ""
             self._ending.end("failed", error, f"worker {number} was turned away: {text}{times}", now=now)
 
-    def exited(self, number: int, code: int, now: float, *, newest: int) -> None:
+    def exited(self, exited: Exit, now: float, *, newest: int) -> None:
         """A process has ended, whether it had joined or not. `newest`: the highest number given."""
+        number, code = exited.worker, exited.code
         if number in self.exits or self._ending.ended is not None:
             return
         self.exits[number] = code
@@ -124,7 +125,7 @@ class Verdicts:
         if worker is None and (self.was_known(number) or number in self._turned_away):
             return  # an earlier coordinator was told of this exit, or the process was turned away
         if worker is not None:
-            worker.exit_code = code
+            worker.exit_code, worker.loss = code, exited.loss
         if worker is not None and worker.is_here:
             self._generations.exited(worker, now)
             if worker.first_generation:
@@ -134,7 +135,7 @@ class Verdicts:
                 self._finishing.ended_well(worker, now)
         elif worker is None or worker.fate in (Fate.HERE, Fate.RELEASED) or (worker.fate is Fate.FINISHED and code > 0):
             # A process that is killed after its script's last line changes nothing.
-            self._bad_exit(bad_exit(number, worker, code), worker, now, newest=newest)
+            self._bad_exit(bad_exit(exited, worker), worker, now, newest=newest)
 
     def _bad_exit(self, found: BadExit, worker: Worker | None, now: float, *, newest: int) -> None:
         """A process ended badly before it was in a generation, or after its function had returned."""

@@ -176,6 +176,8 @@ class Story:
             case events.WorkerEquipped():
                 self.hosts[event.worker] = event.host
                 self.machines.add(event)
+            case events.ProcessPlaced():
+                self.machines.place(event)
             case events.LoopStarted():
                 self.epochs.begin_loop(event.steps_per_epoch)
             case events.EpochEnded():

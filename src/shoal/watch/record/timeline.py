@@ -211,6 +211,9 @@ def _of_members(event: events.Event, time: float) -> TimelineEntry | None:
             return TimelineEntry(time, "members", title, event.reason, event.step, is_problem=True)
         case events.WorkerReturned():
             return TimelineEntry(time, "members", f"worker {event.worker} had lost the coordinator and is back")
+        case events.ProcessPlaced():
+            title = f"{event.process} was put on node {event.node} ({event.host})"
+            return TimelineEntry(time, "members", title, event.reason)
         case events.WorkerStarted():
             spare = ", a spare that was ready" if event.is_spare else ""
             return TimelineEntry(time, "members", f"worker {event.worker} was started{spare}", event.reason)

@@ -54,7 +54,16 @@ def machines(record: RunRecord) -> Markup:
         cells = (worker_numbers(workers), told.processor, f"{told.cores}", amount(told.memory), told.gpu or "none")
         rows.append(tag("tr", tag("th", told.host, scope="row"), *(tag("td", cell) for cell in cells)))
     headings = ("host", "workers", "processor", "cores for each", "memory", "GPU")
-    return table(headings, rows, aria_label="machines")
+    return join(table(headings, rows, aria_label="machines"), nodes(record))
+
+
+def nodes(record: RunRecord) -> Markup:
+    """Where an engine over several machines has put the processes; nothing for a job on one machine."""
+    rows = []
+    for name, node in record.story.machines.nodes.items():
+        cells = (node.host, worker_numbers(node.workers) or "none", worker_numbers(node.servers) or "none")
+        rows.append(tag("tr", tag("th", name, scope="row"), *(tag("td", cell) for cell in cells)))
+    return table(("node", "host", "workers", "servers"), rows, aria_label="nodes") if rows else join()
 
 
 def worker_numbers(workers: Sequence[int]) -> str:

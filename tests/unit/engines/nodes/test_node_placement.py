@@ -30,6 +30,13 @@ def test_workers_are_spread_over_nodes_and_a_full_one_takes_none() -> None:
     assert nodes_of(of(1, 4), *workers(0, 1, 2, 3, 4)) == ["b", "a", "b", "b", "b"]
 
 
+def test_nodes_that_are_equally_good_are_taken_in_their_order_whoever_came_first() -> None:
+    placement = NodePlacement()
+    for name, order in (("c", 2), ("a", 0), ("b", 1)):
+        placement.add_node(name, 2, order=order)
+    assert nodes_of(placement, *workers(0, 1, 2, 3)) == ["a", "b", "c", "a"]
+
+
 def test_each_worker_of_a_node_has_a_slot_of_its_own_and_the_lowest_free_one_is_given_again() -> None:
     placement = of(3)
     slots = [place.slot for place in map(placement.start, workers(0, 1, 2)) if isinstance(place, Place)]

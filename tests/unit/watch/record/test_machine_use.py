@@ -7,7 +7,7 @@ import pytest
 
 from shoal import events
 from shoal.values import ProcessUse
-from shoal.watch.record.machine_use import MOST_WORKERS, Machines, UseOverTime
+from shoal.watch.record.machine_use import MOST_WORKERS, Machines, NodeUse, UseOverTime
 from support.records import applied, equipped
 
 
@@ -74,3 +74,20 @@ def test_workers_of_one_machine_are_one_row() -> None:
         machines.add(told)
     assert [(told.host, workers) for told, workers in machines.by_kind()] == [("hut", [0, 1, 3]), ("barn", [2])]
     assert machines.versions()["torch"] == ["2.12.0", "2.13.0+cpu"]
+
+
+def test_nodes_have_the_workers_and_servers_that_were_put_there() -> None:
+    machines = Machines()
+    for process, node in (("worker 0", "a"), ("server 0", "b"), ("worker 1", "b"), ("worker 2", "a"), ("spare 1", "a")):
+        kind, number = process.split()
+        machines.place(
+            events.ProcessPlaced(
+                process=process,
+                node=node,
+                host=f"host-{node}",
+                reason="it had room",
+                worker=int(number) if kind == "worker" else None,
+                server=int(number) if kind == "server" else None,
+            )
+        )
+    assert machines.nodes == {"a": NodeUse("host-a", [0, 2], []), "b": NodeUse("host-b", [1], [0])}

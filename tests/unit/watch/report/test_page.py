@@ -15,7 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal import events
+from shoal.cli.records import show
 from shoal.errors import UsageError
+from shoal.watch.record.run_record import read_record
 from shoal.watch.record.series import Point
 from shoal.watch.report.charts import BUDGET, ChartData, as_script_text, chart_data, chart_names, thinned
 from shoal.watch.report.markup import join, tag
@@ -163,6 +165,22 @@ def test_script_versions_and_machines_are_told(tmp_path: Path) -> None:
         "barn 2 AMD EPYC 9334 32-Core Processor 16 34 GB NVIDIA H200",
     ):
         assert words in page.text
+
+
+def test_the_nodes_of_a_job_on_several_machines_are_listed(tmp_path: Path) -> None:
+    job = Job(tmp_path / "run")
+    job.tell(job_started())
+    for number, node in enumerate(("left", "right", "left")):
+        place = {"process": f"worker {number}", "worker": number, "node": node, "host": "hut", "reason": "it had room"}
+        job.tell(msgspec.convert(place, events.ProcessPlaced))
+        job.tell(msgspec.structs.replace(equipped(number), node=node))
+    job.step(1, {"loss": 1.0})
+    page = page_of(job.write(), target=tmp_path / "r.html")
+    assert "node host workers servers left hut 0, 2 none right hut 1 none" in page.text
+    assert "worker 2 was put on node left (hut)" in page.text
+    assert "nodes     left (hut): workers 0, 2; right (hut): worker 1" in "\n".join(
+        show.lines(read_record(job.run_dir))
+    )
 
 
 def test_records_of_an_earlier_version_have_a_page_too(tmp_path: Path) -> None:

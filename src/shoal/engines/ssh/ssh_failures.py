@@ -1,0 +1,46 @@
+"""Why there is no agent on a host, from what ssh left behind: its exit code and its last lines. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from shoal.engines import texts
+from shoal.engines.ssh.hosts_file import Host
+from shoal.errors import printable
+
+SSH_FAILED = 255  # the exit code of ssh where ssh itself has failed
+NO_SUCH_PROGRAM = (126, 127)  # of the shell on the host
+AGENT_HAS_NO_WAY = 3  # of an agent that cannot reach the launcher
+UNKNOWN = re.compile(r"could not resolve|name or service not known|no address associated", re.IGNORECASE)
+UNREACHED = re.compile(r"connection (refused|timed out|reset|closed)|no route|unreachable|timed out", re.IGNORECASE)
+NO_SHOAL = re.compile(r"no module named '?shoal", re.IGNORECASE)
+
+
+def why_no_agent(host: Host, code: int, lines: Sequence[str]) -> str:
+    """One line for the user: what is wrong with the host, and what to do."""
+    said = last_line(lines)
+    if code == SSH_FAILED:
+        if UNKNOWN.search(said):
+            return texts.host_unknown(host.name, host.address, said)
+        if UNREACHED.search(said) and "publickey" not in said:
+            return texts.host_unreached(host.name, host.address, said)
+        return texts.no_login(host.name, host.address, said)
+    if any(NO_SHOAL.search(line) for line in lines):
+        return texts.no_shoal_there(host.name, host.python)
+    if code in NO_SUCH_PROGRAM:
+        return texts.no_python_there(host.name, host.python, said)
+    if code == AGENT_HAS_NO_WAY:
+        return texts.no_way_back(said)
+    return texts.agent_ended(host.name, code, said)
+
+
+def why_lost(code: int, lines: Sequence[str]) -> str:
+    """Why a node that was there is gone; follows 'node b is gone: '."""
+    if code == SSH_FAILED:
+        return texts.ssh_broke(last_line(lines))
+    return texts.AGENT_ENDED if code == 0 else texts.agent_failed(code, last_line(lines))
+
+
+def last_line(lines: Sequence[str]) -> str:
+    return next((printable(line.strip()) for line in reversed(lines) if line.strip()), "nothing")

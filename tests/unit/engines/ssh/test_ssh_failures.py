@@ -1,0 +1,53 @@
+"""What is said about a host without an agent, from ssh's exit code and last lines."""
+
+from __future__ import annotations
+
+import pytest
+
+from shoal.engines import texts
+from shoal.engines.ssh.hosts_file import Host
+from shoal.engines.ssh.ssh_failures import why_lost, why_no_agent
+from shoal.engines.ssh.ssh_provider import ssh_command
+
+HOST = Host("big", "me@10.0.0.7", 4, "/venv/bin/python", "", is_shared=False)
+DENIED = "me@10.0.0.7: Permission denied (publickey,password)."
+CHANGED = "Host key verification failed."
+UNKNOWN = "ssh: Could not resolve hostname big: Name or service not known"
+REFUSED = "ssh: connect to host 10.0.0.7 port 22: Connection refused"
+NO_PYTHON = "bash: line 1: /venv/bin/python: No such file or directory"
+NO_SHOAL = "/venv/bin/python: Error while finding module specification (ModuleNotFoundError: No module named 'shoal')"
+NO_WAY = texts.agent_has_no_way("big", "10.0.0.1:4000", "Connection refused")
+
+
+@pytest.mark.parametrize(
+    ("code", "lines", "said"),
+    [
+        (255, [DENIED], texts.no_login("big", "me@10.0.0.7", DENIED)),
+        (255, ["a banner", CHANGED, ""], texts.no_login("big", "me@10.0.0.7", CHANGED)),
+        (255, [UNKNOWN], texts.host_unknown("big", "me@10.0.0.7", UNKNOWN)),
+        (255, [REFUSED], texts.host_unreached("big", "me@10.0.0.7", REFUSED)),
+        (255, [], texts.no_login("big", "me@10.0.0.7", "nothing")),
+        (127, [NO_PYTHON], texts.no_python_there("big", "/venv/bin/python", NO_PYTHON)),
+        (1, [NO_SHOAL], texts.no_shoal_there("big", "/venv/bin/python")),
+        (3, [NO_WAY], texts.no_way_back(NO_WAY)),
+        (1, ["MemoryError"], texts.agent_ended("big", 1, "MemoryError")),
+    ],
+)
+def test_each_cause_has_its_own_words(code: int, lines: list[str], said: str) -> None:
+    assert why_no_agent(HOST, code, lines) == said
+
+
+def test_a_node_that_was_there_is_gone_for_a_reason() -> None:
+    assert why_lost(255, ["Timeout, server 10.0.0.7 not responding."]) == texts.ssh_broke(
+        "Timeout, server 10.0.0.7 not responding."
+    )
+    assert why_lost(0, []) == texts.AGENT_ENDED
+    assert why_lost(-9, ["last words"]) == texts.agent_failed(-9, "last words")
+
+
+def test_ssh_asks_nothing_notices_dead_links_and_gets_no_secret_on_its_command_line() -> None:
+    command = ssh_command("ssh", HOST)
+    assert {"BatchMode=yes", "ServerAliveInterval=2", "ServerAliveCountMax=3"} <= set(command)
+    assert command[-3:] == ("--", "me@10.0.0.7", "exec /venv/bin/python -P -m shoal.engines.nodes.agent")
+    at_home = Host("a", "a", 0, "~/my envs/python", "", is_shared=False)
+    assert ssh_command("ssh", at_home)[-1].startswith("exec ~/'my envs/python' -P")

@@ -106,6 +106,7 @@ def its_node_is_gone(node: str, why: str) -> str:
 
 
 NO_ANSWER = "its agent does not answer"
+NO_ANSWER_FROM_MACHINE = "its machine does not answer"
 AGENT_CLOSED = "the connection to its agent closed"
 
 

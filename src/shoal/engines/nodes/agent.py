@@ -86,6 +86,7 @@ class Agent:
         if is_read := self._link.unsent < MOST_UNSENT:
             poll.register(self._local, select.POLLIN)
         ready = dict(poll.poll(LOOK_SECONDS * 1000))
+        self._link.look_alive()
         if ready.get(self._link.fileno(), 0) & select.POLLOUT:
             self._link.push()
         if ready.get(self._link.fileno(), 0) & ~select.POLLOUT:

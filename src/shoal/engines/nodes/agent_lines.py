@@ -22,6 +22,7 @@ from shoal.values import Address
 from shoal.wire.token_file import new_token
 
 BACKLOG = 256
+LOOK_SECONDS = 1.0  # between two looks at which machines answer
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,8 @@ class AgentLines:
         self._selector.register(self._listener, selectors.EVENT_READ, None)
         self._links: dict[int, AgentLink[AgentMessage]] = {}
         self._count = 0
-        self._lost: list[AgentLost] = []  # found while sending
+        self._lost: list[AgentLost] = []  # found in between
+        self._looks_next = 0.0  # by time.monotonic
 
     @property
     def port(self) -> int:
@@ -70,11 +72,15 @@ class AgentLines:
 
     def poll(self) -> list[AgentSaid | AgentLost]:
         """What has come since the last call."""
-        self._door.sweep(time.monotonic())
+        now = time.monotonic()
+        self._door.sweep(now)
+        if now >= self._looks_next:
+            self._looks_next = now + LOOK_SECONDS
+            self._look_alive()
         found: list[AgentSaid | AgentLost] = []
         for key, events in self._selector.select(0):
             if key.data is None:
-                self._door.accept(time.monotonic())
+                self._door.accept(now)
             elif isinstance(key.data, _Stranger):
                 found += self._meet(key.data)
             elif key.data in self._links:
@@ -171,6 +177,13 @@ class AgentLines:
             return []
         self._watch(agent, link)
         return [AgentSaid(agent, message) for message in heard]
+
+    def _look_alive(self) -> None:
+        for agent, link in tuple(self._links.items()):
+            try:
+                link.look_alive()
+            except OSError as error:
+                self._lose(agent, error.strerror or str(error))
 
     def _watch(self, agent: int, link: AgentLink[AgentMessage]) -> None:
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if link.unsent else 0)

@@ -12,6 +12,7 @@ import socket
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+from shoal.engines import texts
 from shoal.engines.nodes.agent_messages import PREFIX_BYTES, NodeMessage, body_length, encode
 from shoal.transport.connection import silence
 from shoal.transport.connection.endpoint import Endpoint
@@ -32,7 +33,7 @@ class AgentLink(Generic[Heard]):
         """`endpoint` is proven and belongs to the link from now on."""
         endpoint.setblocking(False)
         if endpoint.family in (socket.AF_INET, socket.AF_INET6):
-            silence.watch_closely(endpoint, SILENCE_SECONDS)
+            silence.watch(endpoint, SILENCE_SECONDS)
         self._endpoint = endpoint
         self._decode = decode
         self._queue: SendQueue[None] = SendQueue()
@@ -54,6 +55,14 @@ class AgentLink(Generic[Heard]):
     def push(self) -> None:
         while self._queue and self._queue.push(self._endpoint):
             pass
+
+    def look_alive(self) -> None:
+        """Call it about once a second: raises `TimeoutError` if the other machine has owed an answer for too long.
+
+        A process there that is stopped does not count: its machine answers.
+        """
+        if silence.unanswered(self._endpoint) > SILENCE_SECONDS:
+            raise TimeoutError(errno.ETIMEDOUT, texts.NO_ANSWER_FROM_MACHINE)
 
     def receive(self) -> list[Heard]:
         """The messages that are complete. Call it again whenever the socket can be read."""

@@ -12,6 +12,7 @@ import hashlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 
 from shoal.engines import texts
@@ -35,7 +36,7 @@ class ScriptFolder:
     script: str  # relative to it
     contents: dict[str, bytes]  # by path with /
 
-    @property
+    @cached_property
     def files(self) -> tuple[SeenFile, ...]:
         return tuple(SeenFile(path, _digest(data)) for path, data in self.contents.items())
 

@@ -20,8 +20,11 @@ from shoal.engines.engine import BroughtFile, Engine, Exited, Happening, Machine
 from shoal.engines.nodes import equipment
 from shoal.engines.nodes.agent_messages import Versions
 from shoal.engines.nodes.node_engine import NodeEngine, NodeFolder
+from shoal.entry.spare import Order, encode_order
+from shoal.environment import spare_variables
 from shoal.errors import UsageError
 from support.engines import PATIENCE, printed, python, until_exits, until_printed
+from support.network import Network
 from support.nodes import Folders, NodesHere, TestNode, open_nodes
 
 FOREVER = "import time; print('up', flush=True); time.sleep(1000)"
@@ -245,3 +248,43 @@ def test_whoever_has_not_the_token_is_not_taken_in() -> None:
         with contextlib.suppress(ConnectionResetError):
             while stranger.recv(4096):
                 pass
+
+
+# Cut links
+
+
+@pytest.mark.long
+@pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
+def test_a_cut_link_is_noticed_at_both_ends() -> None:
+    """Nobody closes anything: packets vanish. The node counts as gone here, and its agent ends its processes there."""
+    with Network(2) as network:
+        with network.inside(0):
+            engine, provider = open_nodes({"a": TestNode(namespace=network.namespaces[1])}, host=network.host(0))
+        with contextlib.closing(engine):
+            engine.gather(1)
+            engine.start(python(FOREVER, name="p"))
+            until_printed(engine, "p")
+            agent = psutil.Process(provider.agents["a"].pid)
+            there = agent.children(recursive=True)
+            assert there
+            network.unplug(1)
+            [exited] = [one for one in until_exits(engine) if isinstance(one, Exited)]
+            assert (exited.code, exited.reason.partition(":")[0]) == (-9, "its node a is gone")
+            _, alive = psutil.wait_procs(there, PATIENCE)
+            assert not alive
+            assert provider.agents["a"].wait(PATIENCE) == 0
+
+
+@pytest.mark.long
+def test_a_spare_becomes_a_worker_whose_script_has_travelled(project: Path) -> None:
+    folders = Folders(project, {"a": NodeFolder("/nowhere")})
+    with nodes(nodes={"a": TestNode()}, folders=folders) as (engine, _):
+        command = (sys.executable, "-P", "-m", "shoal.entry.spare")
+        engine.start(ProcessSpec(name="p", command=command, variables=spare_variables(1), takes_input=True))
+        until_printed(engine, "p")
+        engine.send("p", encode_order(Order(script=str(project), arguments=("one",), variables={})))
+        happened = until_exits(engine)
+    assert Exited("p", 0) in happened, printed(happened)
+    working, path, *rest = printed(happened).decode().split()
+    assert rest == ["one", "3"]
+    assert path == f"{working}/train.py"

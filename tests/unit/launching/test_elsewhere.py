@@ -1,0 +1,70 @@
+"""Where workers run (`--on`): what is said before any host is asked, and the address that is chosen for them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import shoal
+from shoal.engines import texts as engine_texts
+from shoal.errors import UsageError
+from shoal.job_config import JobConfig, from_mapping
+from shoal.launching import texts
+from shoal.launching.elsewhere import chosen_engine
+from shoal.settings import texts as setting_texts
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    (tmp_path / "train.py").write_text("")
+    (tmp_path / "hosts.toml").write_text('[here]\naddress = "127.0.0.1"\nslots = 2\n')
+    return tmp_path
+
+
+def config(folder: Path, **given: object) -> JobConfig:
+    return from_mapping({"on": "ssh", "hosts": str(folder / "hosts.toml"), "workers": 2, **given}, origin="a test")
+
+
+def test_a_job_on_this_machine_has_no_other_engine(project: Path) -> None:
+    assert chosen_engine(JobConfig(), str(project / "train.py"), ()) is None
+
+
+def test_the_coordinator_listens_where_the_first_host_reaches_it_and_the_hosts_file_is_found_again(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(project)
+    elsewhere = chosen_engine(config(Path(), address="127.0.0.1:0"), "train.py", ())
+    assert elsewhere is not None
+    assert elsewhere.config.address == "127.0.0.1:0"
+    assert elsewhere.config.hosts == str(project / "hosts.toml")
+
+
+def test_more_workers_than_slots_name_both_numbers(project: Path) -> None:
+    with pytest.raises(UsageError) as raised:
+        chosen_engine(config(project, workers=3), str(project / "train.py"), ())
+    assert str(raised.value) == engine_texts.too_few_slots(3, 2, 1)
+
+
+def train(run: shoal.Run) -> None:
+    """Never run."""
+
+
+def test_python_has_the_same_settings_and_the_same_words(project: Path) -> None:
+    hosts = str(project / "hosts.toml")
+    with pytest.raises(UsageError) as raised:
+        shoal.launch(str(project / "train.py"), on="ssh")
+    assert str(raised.value) == setting_texts.NO_HOSTS
+    with pytest.raises(UsageError) as raised:
+        shoal.launch(str(project / "train.py"), on="ssh", hosts=hosts, workers=3)
+    assert str(raised.value) == engine_texts.too_few_slots(3, 2, 1)
+    with pytest.raises(UsageError) as raised:
+        shoal.launch(train, on="ssh", hosts=hosts, workers=2)
+    assert str(raised.value) == texts.function_elsewhere("train", "ssh")
+
+
+def test_settings_may_stand_in_a_file(project: Path) -> None:
+    (project / "job.toml").write_text('on = "ssh"\nhosts = "nowhere.toml"\n')
+    with pytest.raises(UsageError) as raised:
+        shoal.launch(str(project / "train.py"), config=str(project / "job.toml"))
+    assert str(raised.value) == engine_texts.hosts_file_missing(Path("nowhere.toml"))

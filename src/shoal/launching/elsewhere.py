@@ -22,7 +22,7 @@ from shoal.job_config import LOCAL, JobConfig
 from shoal.launching import texts
 from shoal.launching.processes.specs import public
 from shoal.values import Address
-from shoal.watch import told_if_slow
+from shoal.watch.screen.slow_work import told_if_slow
 
 
 @dataclass(frozen=True)

@@ -331,9 +331,7 @@ class MembershipCore:
                 continue  # another worker has already reported this checkpoint as lost: that is final
             if isinstance(event, events.StepsApplied):
                 if not self._generations.is_member(worker) and not self._config.manners.updates_elsewhere:
-                    # The report was on its way when the worker was put out: the others may have redone the step.
-                    # Updates that parameter servers have applied count even then.
-                    continue
+                    continue  # the worker was put out: the others may redo the step. What servers applied counts
                 # Workers also report when they enter a generation, which alone is no progress.
                 self._progress(event.step, is_applied=event.samples > worker.samples)
                 worker.samples = event.samples

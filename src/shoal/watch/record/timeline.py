@@ -107,8 +107,8 @@ def entry_of(event: events.Event, time: float) -> TimelineEntry | None:
             said = "" if event.worker is None else f"worker {event.worker}: "
             return TimelineEntry(time, "advice", said + event.text)
         case _:
-            found = _of_job(event, time) or _of_faults(event, time)
-            return found or _of_members(event, time) or _of_checkpoints(event, time) or _of_servers(event, time)
+            found = _of_job(event, time) or _of_faults(event, time) or _of_members(event, time)
+            return found or _of_newcomers(event, time) or _of_checkpoints(event, time) or _of_servers(event, time)
 
 
 def _lane(event: events.Event) -> str:
@@ -211,16 +211,6 @@ def _of_members(event: events.Event, time: float) -> TimelineEntry | None:
             return TimelineEntry(time, "members", title, event.reason, event.step, is_problem=True)
         case events.WorkerReturned():
             return TimelineEntry(time, "members", f"worker {event.worker} had lost the coordinator and is back")
-        case events.ProcessPlaced():
-            title = f"{event.process} was put on node {event.node} ({event.host})"
-            return TimelineEntry(time, "members", title, event.reason)
-        case events.WorkerStarted():
-            spare = ", a spare that was ready" if event.is_spare else ""
-            return TimelineEntry(time, "members", f"worker {event.worker} was started{spare}", event.reason)
-        case events.NewcomersHeld():
-            count = len(event.workers)
-            title = f"{count} {'newcomer waits' if count == 1 else 'newcomers wait'} for others that are on their way"
-            return TimelineEntry(time, "members", title, event.reason)
         case events.BatchChosen():
             return TimelineEntry(time, "members", batch_words(event), event.reason)
         case events.ScheduleChosen():
@@ -233,6 +223,22 @@ def _of_members(event: events.Event, time: float) -> TimelineEntry | None:
         case events.WorkerFailed():
             title = f"worker {event.worker} failed: {event.error}"
             return TimelineEntry(time, "members", title, event.text, event.step, is_problem=True)
+        case _:
+            return None
+
+
+def _of_newcomers(event: events.Event, time: float) -> TimelineEntry | None:
+    match event:
+        case events.ProcessPlaced():
+            title = f"{event.process} was put on node {event.node} ({event.host})"
+            return TimelineEntry(time, "members", title, event.reason)
+        case events.WorkerStarted():
+            spare = ", a spare that was ready" if event.is_spare else ""
+            return TimelineEntry(time, "members", f"worker {event.worker} was started{spare}", event.reason)
+        case events.NewcomersHeld():
+            count = len(event.workers)
+            title = f"{count} {'newcomer waits' if count == 1 else 'newcomers wait'} for others that are on their way"
+            return TimelineEntry(time, "members", title, event.reason)
         case _:
             return None
 

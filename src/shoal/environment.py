@@ -178,6 +178,11 @@ def own_node() -> str:
     return os.environ.get(NODE, "")
 
 
+def spans_nodes() -> bool:
+    """Whether this process is one of a job on several nodes, by torchrun's variable GROUP_WORLD_SIZE."""
+    return bool(own_node()) and os.environ.get("GROUP_WORLD_SIZE", "1") != "1"
+
+
 def script_here(script: str) -> str:
     """The path on this machine of a script that the launcher calls `script`."""
     return os.environ.get(SCRIPT) or script

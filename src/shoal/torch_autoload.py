@@ -24,11 +24,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from shoal.entry import lone_steps
+from shoal.entry import lone_steps, texts
 from shoal.environment import (
     WorkerEnvironment,
     is_worker_itself,
     keep_torch_on_loopback,
+    own_node,
+    spans_nodes,
     store_is_the_agents,
     torch_rank,
     worker_environment,
@@ -130,6 +132,8 @@ def _on_loopback(original: Callable[..., Store]) -> Callable[..., Store]:
         family = _loopback_family(host)
         if family is None:
             return original(*arguments, **options)
+        if spans_nodes():
+            raise UsageError(texts.plain_torch_elsewhere(own_node()))
         keep_torch_on_loopback()  # all ranks are on this machine
         if given.arguments["rank"] != 0 or store_is_the_agents():
             return original(*arguments, **options)

@@ -14,6 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from shoal.entry import texts
 from shoal.events import (
     AnyEvent,
     CheckpointPublished,
@@ -171,6 +172,14 @@ def test_a_job_with_servers_keeps_them_on_different_hosts(tmp_path: Path, hosts:
     assert outcome.code == 0, outcome
     placed = [event for event in events_in(tmp_path / "run") if isinstance(event, ProcessPlaced)]
     assert {event.server: event.node for event in placed if event.server is not None} == {0: "a", 1: "b"}
+
+
+def test_a_plain_torch_script_on_several_hosts_is_told_what_to_do(tmp_path: Path, hosts: SshHosts) -> None:
+    text = "import torch.distributed as dist; dist.init_process_group('gloo')"
+    (tmp_path / "script.py").write_text(text)
+    outcome = shoal(tmp_path, *command("script.py", workers=2), variables=hosts.variables, patience=3 * PATIENCE)
+    assert outcome.code != 0
+    assert texts.plain_torch_elsewhere("a") in outcome.stdout + outcome.stderr
 
 
 def test_a_script_travels_to_hosts_that_share_no_file_system(tmp_path: Path) -> None:

@@ -101,6 +101,7 @@ class Folders:
 
     script: Path
     there: Mapping[str, NodeFolder] = field(default_factory=dict)
+    probe: str = ""
 
 
 def open_nodes(
@@ -111,6 +112,7 @@ def open_nodes(
         listen=Address(host, 0),
         folder=None if folders is None else read_folder(folders.script),
         folders={} if folders is None else folders.there,
+        probe="" if folders is None else folders.probe,
         patience=patience,
     )
     return NodeEngine(config, provider), provider

@@ -34,6 +34,14 @@ def starts_processes(process: int, worker: int) -> str:
     )
 
 
+def plain_torch_elsewhere(node: str) -> str:
+    return (
+        f"this worker, on node {node}, makes a torch.distributed group with workers on other nodes, where torch's "
+        "store would authenticate nobody; hand the training function to shoal.main(train), or give the hosts file "
+        "one host"
+    )
+
+
 # Workers that train models of their own
 
 WAYS_IN = "hand the training function to shoal.main(train), or call torch.distributed.init_process_group first"

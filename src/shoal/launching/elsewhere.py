@@ -6,8 +6,11 @@ The modules of an engine are imported only if it is chosen.
 
 from __future__ import annotations
 
+import contextlib
 import socket
-from collections.abc import Callable
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,20 +56,41 @@ def chosen_engine(config: JobConfig, script: str, arguments: tuple[str, ...]) ->
     folders = {host.name: NodeFolder(host.folder or str(folder.path), host.is_shared) for host in hosts}
 
     def open_engine(bound: Address) -> Engine:
-        nodes = NodeEngineConfig(Address(bound.host, 0), reach=public(bound).host, folder=folder, folders=folders)
-        engine = NodeEngine(nodes, SshProvider(hosts))
-        try:
-            with told_if_slow("reaching the hosts"):
-                engine.gather(config.workers)
-        except BaseException:
-            engine.close()
-            raise
+        with _probe(config) as probe:
+            nodes = NodeEngineConfig(
+                Address(bound.host, 0), reach=public(bound).host, folder=folder, folders=folders, probe=probe
+            )
+            engine = NodeEngine(nodes, SshProvider(hosts))
+            try:
+                with told_if_slow("reaching the hosts"):
+                    engine.gather(config.workers)
+            except BaseException:
+                engine.close()
+                raise
+        if engine.blind:
+            warning = texts.checkpoints_not_shared(engine.blind, config.checkpoint_to or config.run_dir or "runs")
+            print(f"shoal: warning: {warning}", file=sys.stderr, flush=True)
         return engine
 
     config = msgspec.structs.replace(config, hosts=str(Path(config.hosts).absolute()))  # for whoever resumes the job
     if parse_address(config.address, named="--address").is_loopback and "address" not in config.given:
         config = msgspec.structs.replace(config, address=_address_towards([real_name(host) for host in hosts]))
     return Elsewhere(config, open_engine)
+
+
+@contextlib.contextmanager
+def _probe(config: JobConfig) -> Iterator[str]:
+    """A file beside the job's checkpoints, while the block runs; empty if checkpoints need no shared file system."""
+    place = Path(config.checkpoint_to or config.run_dir or "runs").absolute()
+    if "://" in config.checkpoint_to or not config.checkpoints.at_end:
+        yield ""
+        return
+    folder = next(parent for parent in (place, *place.parents) if parent.is_dir())
+    with contextlib.ExitStack() as stack:
+        name = ""
+        with contextlib.suppress(OSError):  # whoever writes there says why it cannot be done
+            name = stack.enter_context(tempfile.NamedTemporaryFile(prefix=".shoal-probe-", dir=folder)).name
+        yield name
 
 
 def _address_towards(hosts: list[str]) -> str:

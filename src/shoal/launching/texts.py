@@ -6,6 +6,7 @@ Messages that end a command, lines on the screen while a job runs, and phrases t
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import NamedTuple
 
@@ -47,6 +48,14 @@ def function_elsewhere(function: str, engine: str) -> str:
     return (
         f"{function} is a function, and on={engine!r} runs scripts: put it in a file that calls shoal.main, and give "
         "the file's path"
+    )
+
+
+def checkpoints_not_shared(nodes: Collection[str], place: str) -> str:
+    several = "nodes do" if len(nodes) > 1 else "node does"
+    return (
+        f"{', '.join(sorted(nodes))}: the {several} not see {place} of this machine, so that checkpoints cannot be "
+        "published; give --checkpoint-to a folder or URL that all machines reach, or --checkpoint-every never"
     )
 
 

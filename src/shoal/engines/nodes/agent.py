@@ -120,7 +120,7 @@ class Agent:
     def _obey(self, message: LauncherMessage) -> None:
         match message:
             case messages.LookAt():
-                self._look_at(Path(message.folder), message.script)
+                self._look_at(message)
             case messages.Settle():
                 self._settle(Path(message.folder), message.script, Path(message.work_in))
             case messages.CopyFolder() | messages.FilePiece():
@@ -134,13 +134,14 @@ class Agent:
             case messages.Depart():
                 self._is_told_to_leave = True
 
-    def _look_at(self, folder: Path, script: str) -> None:
+    def _look_at(self, asked: messages.LookAt) -> None:
         """A folder that is too large, or cannot be read, is none that could be used."""
         try:
-            seen = seen_in(folder, script) if folder.is_dir() else None
+            seen = seen_in(Path(asked.folder), asked.script) if Path(asked.folder).is_dir() else None
         except (OSError, TooLarge):
             seen = ()
-        self._say(messages.FolderSeen(is_there=seen is not None, files=seen or ()))
+        sees = bool(asked.probe) and os.path.exists(asked.probe)  # noqa: PTH110  where it may not look, it is not there
+        self._say(messages.FolderSeen(is_there=seen is not None, files=seen or (), sees_probe=sees))
 
     def _settle(self, folder: Path, script: str, work_in: Path) -> None:
         self._script = str(folder / script)

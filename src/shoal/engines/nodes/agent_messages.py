@@ -65,6 +65,7 @@ class FolderSeen(NodeMessage, frozen=True, tag="folder-seen"):
 
     is_there: bool
     files: Files = ()
+    sees_probe: bool = False  # so that both machines share the file system on which it lies
 
 
 class FolderReady(NodeMessage, frozen=True, tag="folder-ready"):
@@ -106,6 +107,7 @@ class LookAt(NodeMessage, frozen=True, tag="look-at"):
 
     folder: Name
     script: Name  # relative to the folder; it counts whatever its name is
+    probe: Name = ""  # a file of the launcher's: is it there? empty: nobody asks
 
 
 class Settle(NodeMessage, frozen=True, tag="settle"):

@@ -65,6 +65,7 @@ class NodeEngineConfig:
     reach: str = ""  # host at which agents reach it; empty: the host of `listen`
     folder: ScriptFolder | None = None  # None: processes have no script
     folders: Mapping[str, NodeFolder] = field(default_factory=dict)  # by node; others have it where it is here
+    probe: str = ""  # a file on the file system that nodes should share; empty: none
     patience: float = PATIENCE_SECONDS
 
 
@@ -98,6 +99,7 @@ class NodeEngine(Engine):
         self._troubles: dict[str, str] = {}  # by node that cannot be used: why
         self._killed: dict[str, float] = {}  # by process: when its end must have been reported, by time.monotonic
         self._alone_since: float | None = None
+        self.blind: list[str] = []  # nodes that do not see `probe`
         self._is_closed = False
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)  # rung if `poll` has something to return
         self._selector = selectors.EpollSelector()
@@ -252,16 +254,22 @@ class NodeEngine(Engine):
             self._use(hello.node)
         else:
             there = self._folder_on(hello.node)
-            self._say(hello.node, messages.LookAt(folder=there.path, script=self._config.folder.script))
+            self._say(hello.node, self._question(there.path))
 
     def _folder_on(self, node: str) -> NodeFolder:
         assert self._config.folder is not None
         return self._config.folders.get(node, NodeFolder(str(self._config.folder.path)))
 
+    def _question(self, folder: str) -> messages.LookAt:
+        assert self._config.folder is not None
+        return messages.LookAt(folder=folder, script=self._config.folder.script, probe=self._config.probe)
+
     def _compare(self, node: str, seen: messages.FolderSeen) -> None:
         """The script's folder on a node: use it, or have a copy made, or refuse the node."""
         own, there = self._config.folder, self._folder_on(node)
         assert own is not None
+        if self._config.probe and not seen.sees_probe:
+            self.blind.append(node)
         differing = own.differing(seen.files) if seen.is_there else list(own.contents)
         if not differing:
             here = str(Path.cwd())
@@ -322,8 +330,12 @@ class NodeEngine(Engine):
         process.node = place.node
         variables = process.order.variables
         if "LOCAL_RANK" in variables:
-            own = {"LOCAL_RANK": str(place.slot), "LOCAL_WORLD_SIZE": str(hello.slots)}
-            variables = {**variables, **own}
+            names = sorted(self._placement.nodes)
+            variables = {
+                **variables,
+                **{"LOCAL_RANK": str(place.slot), "LOCAL_WORLD_SIZE": str(hello.slots)},
+                **{"GROUP_RANK": str(names.index(place.node)), "GROUP_WORLD_SIZE": str(len(names))},
+            }
         self._happen(Placed(place.name, place.node, hello.host, place.reason))
         self._say(place.node, msgspec.structs.replace(process.order, variables=variables))
         if process.given is not None:

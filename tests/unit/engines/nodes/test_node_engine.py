@@ -205,6 +205,13 @@ def test_a_shared_folder_that_differs_is_an_error_which_names_the_files(project:
     assert str(raised.value) == (differs if is_there else texts.shared_folder_missing("a", str(elsewhere)))
 
 
+@pytest.mark.parametrize("is_shared", [True, False])
+def test_nodes_that_do_not_see_a_file_of_this_machine_are_known(project: Path, is_shared: bool) -> None:
+    probe = project if is_shared else project.with_name("elsewhere")
+    with nodes(nodes={"a": TestNode(), "b": TestNode()}, folders=Folders(project, probe=str(probe))) as (engine, _):
+        assert sorted(engine.blind) == ([] if is_shared else ["a", "b"])
+
+
 # Versions
 
 

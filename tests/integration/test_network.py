@@ -27,13 +27,24 @@ class Ranks:
     """Exchanging processes: one per machine, or those that `machines` says, by rank."""
 
     def __init__(
-        self, network: Network, size: int = 1000, *, machines: Sequence[int] | None = None, stopped: int | None = None
+        self,
+        network: Network,
+        size: int = 1000,
+        *options: str,
+        machines: Sequence[int] | None = None,
+        stopped: int | None = None,
     ) -> None:
-        """`stopped`: a rank that stands still before it connects."""
+        """`options`: of the program. `stopped`: a rank that stands still before it connects."""
         places = range(network.size) if machines is None else machines
         self.processes = [
             network.start(
-                place, PROGRAMS / "network_process.py", network.host(place), str(rank), str(size), str(SILENCE)
+                place,
+                PROGRAMS / "network_process.py",
+                network.host(place),
+                str(rank),
+                str(size),
+                str(SILENCE),
+                *options,
             )
             for rank, place in enumerate(places)
         ]
@@ -194,6 +205,39 @@ def test_all_pairs_that_are_cut_while_ranks_exchange_are_named_at_once(network: 
     assert pairs(missed) == ALL_PAIRS
     if links == BOTH_WAYS:
         assert missed == {0: [], 1: [3], 2: [3], 3: [1, 2]}
+
+
+# Around a ring, only ranks 0 and 5 and ranks 2 and 3 are connected across the cut; ranks 1 and 4 have no link there.
+RING = (1, 1, 1, 2, 2, 2)
+
+
+@pytest.mark.parametrize(
+    "links",
+    [BOTH_WAYS, pytest.param(THERE, marks=pytest.mark.long), pytest.param(BACK, marks=pytest.mark.long)],
+    ids=["both ways", "there", "back"],
+)
+@pytest.mark.parametrize("is_late", [False, True], ids=["from the start", "later"])
+def test_pairs_without_a_connection_are_named_too_if_they_are_cut(
+    network: Network, links: Links, is_late: bool
+) -> None:
+    """Whoever decides which ranks go on has to know all pairs, not only those that have a connection."""
+    if not is_late:
+        cut(network, links)
+    ranks = Ranks(network, 1000, "ring", machines=RING)
+    if is_late:
+        ranks.exchange()
+        cut(network, links)
+    wanted = {frozenset({here, there}) for here in range(3) for there in range(3, 6)}
+    assert pairs(ranks.all_missed()) == wanted
+
+
+def test_a_killed_rank_is_named_by_ranks_that_have_no_connection_to_it(network: Network) -> None:
+    ranks = Ranks(network, 1000, "ring", machines=RING)
+    ranks.exchange()
+    ranks.processes[2].kill()
+    for rank in (0, 1, 3, 4, 5):
+        assert ranks.lost(rank)[0] == 2
+        assert ranks.missed(rank) == ([], [])
 
 
 @pytest.mark.long

@@ -88,6 +88,22 @@ def test_a_larger_job_goes_on_without_the_smaller_of_the_two_hosts(
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("schedule", ["ring", "auto", "halving-doubling"])
+def test_a_cut_costs_one_decision_where_most_workers_are_not_connected(
+    tmp_path: Path, schedule: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers without a connection across the cut find out whom they cannot reach before it is decided who stays."""
+    monkeypatch.setenv("FULL_UP_TO", "2")
+    hosts = Hosts((1, 3, 4))
+    with Network(4) as network:
+        settings = {"heartbeat-limit": 5, "schedule": schedule}
+        job = NetworkJob(network, tmp_path, hosts.machines, epochs=MANY_EPOCHS, **settings)
+        job.reach(0, 5)
+        cut(network, BOTH_WAYS)
+        check_one_decision(job, hosts, hosts.on(A, C))
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("links", [BOTH_WAYS, ((B, C),)], ids=["both ways", "from B to C"])
 def test_a_cut_that_is_there_from_the_start_costs_one_decision(
     tmp_path: Path, links: tuple[tuple[int, int], ...]

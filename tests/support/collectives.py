@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -27,11 +27,12 @@ from support.memory_groups import MEMORY_KINDS, memory_groups
 from support.relays import relay_meshes
 
 TOKEN = "a token for tests"
-TRANSPORTS = ("in-process", "tcp", "tls", "relay")
+TRANSPORTS = ("in-process", "tcp", "sparse", "tls", "relay")  # sparse: TCP, connected around a ring to begin with
 # Every schedule runs every contract; those that differ in their programs only do it without sockets.
 SCHEDULED_KINDS = [
     *(("in-process", schedule) for schedule in SCHEDULES),
     *(("tcp", schedule) for schedule in ("ring", "tree", "auto")),
+    *(("sparse", schedule) for schedule in ("halving-doubling", "auto")),
 ]
 IN_MEMORY = "memory" if native is not None else "memory-python"  # as a group of one machine has it
 KINDS_OF_MEMORY = [name for name, _ in MEMORY_KINDS]
@@ -40,6 +41,7 @@ KINDS_OF_MEMORY = [name for name, _ in MEMORY_KINDS]
 _EVERY_TIME = [
     ("in-process", "auto"),
     ("tcp", "auto"),
+    ("sparse", "auto"),
     (IN_MEMORY, "auto"),
     ("memory-slots", "auto"),
     ("two-level", "auto"),
@@ -89,16 +91,22 @@ def succeed(*calls: Callable[[], Result]) -> list[Result]:
     return results
 
 
-def tcp_meshes(size: int) -> list[Mesh]:
+@contextmanager
+def tcp_meshes(size: int, *, is_sparse: bool) -> Iterator[list[Mesh]]:
+    """A sparse mesh needs its listener as long as it is used."""
     listeners = [PeerListener("127.0.0.1", TOKEN) for _ in range(size)]
+    generation = generation_of([listener.address for listener in listeners])
+
+    def connect(rank: int) -> Mesh:
+        around = {(rank - 1) % size, (rank + 1) % size}
+        peers = around if is_sparse else None
+        return connect_mesh(listeners[rank], generation, rank, TOKEN, PATIENCE, peers=peers)
+
     try:
-        generation = generation_of([listener.address for listener in listeners])
-        return succeed(
-            *(
-                lambda rank=rank, listener=listener: connect_mesh(listener, generation, rank, TOKEN, PATIENCE)
-                for rank, listener in enumerate(listeners)
-            )
-        )
+        made = succeed(*(lambda rank=rank: connect(rank) for rank in range(size)))
+        for listener in () if is_sparse else listeners:
+            listener.close()
+        yield made
     finally:
         for listener in listeners:
             listener.close()
@@ -111,16 +119,17 @@ def meshes(transport: str, size: int) -> Iterator[list[Mesh]]:
             yield list(ends)
         return
     assert transport in TRANSPORTS, f"there is no transport {transport!r} here; with SHOAL_NATIVE=0 there is none in C"
-    if transport == "in-process":
-        made = list(in_process_meshes(size))
-    else:
-        with insisting_on_tls(transport == "tls"):
-            made = tcp_meshes(size)
-    try:
-        yield made
-    finally:
-        for mesh in made:
-            mesh.close()
+    with ExitStack() as stack:
+        if transport == "in-process":
+            made: list[Mesh] = list(in_process_meshes(size))
+        else:
+            with insisting_on_tls(transport == "tls"):
+                made = stack.enter_context(tcp_meshes(size, is_sparse=transport == "sparse"))
+        try:
+            yield made
+        finally:
+            for mesh in made:
+                mesh.close()
 
 
 def plan_of(size: int) -> LinkPlan:

@@ -1,6 +1,7 @@
 """Run as a program: one rank that exchanges bytes with all others over and over, until it loses one of them.
 
-Arguments: own host, rank, bytes of one message, seconds of silence. It prints the port it listens on, reads all
+Arguments: own host, rank, bytes of one message, seconds of silence; and `ring`, if it is to connect and to exchange
+bytes with its two neighbours only. It prints the port it listens on, reads all
 addresses, and prints what happens: "connected", "exchanged", then "lost RANK TEXT" and "unreached RANKS; late RANKS"
 with all that it misses. On SIGUSR1 it stops sending and only receives.
 """
@@ -23,9 +24,8 @@ def say(text: str) -> None:
     sys.stdout.flush()
 
 
-def exchange(mesh: TcpMesh, size: int) -> None:
+def exchange(mesh: TcpMesh, size: int, peers: list[int]) -> None:
     data, buffer = memoryview(bytes(size)), memoryview(bytearray(size + 1))
-    peers = [peer for peer in range(mesh.size) if peer != mesh.rank]
     is_quiet = False
 
     def be_quiet(_number: int, _frame: object) -> None:
@@ -55,11 +55,13 @@ def main() -> None:
         for number, each in enumerate(addresses)
     )
     generation = Generation(number=1, members=members, schedule="auto", codec="identity", reason="a test")
-    mesh = None
+    mesh, count = None, len(members)
+    is_ring = "ring" in sys.argv[5:]
+    peers = {(rank - 1) % count, (rank + 1) % count} if is_ring else set(range(count)) - {rank}
     try:
-        mesh = connect_mesh(listener, generation, rank, TOKEN, 3.0)
+        mesh = connect_mesh(listener, generation, rank, TOKEN, 3.0, peers=peers)
         say("connected")
-        exchange(mesh, size)
+        exchange(mesh, size, sorted(peers))
     except PeerLost as lost:
         say(f"lost {lost.peer} {lost}")
         unreached = lost.unreached if mesh is None else mesh.unreached(lambda: False)

@@ -1,7 +1,8 @@
 """Run as a worker of a job: a model whose parameter i counts the uses of sample i, trained slowly on purpose.
 
 Prints "step N" once in a while, and in the end "exact" or what was counted. Its own log, `steps-WORKER` in the current
-folder, has a line for every step that it applied: when, in which generation, which one.
+folder, has a line for every step that it applied: when, in which generation, which one. With the variable FULL_UP_TO,
+meshes of more ranks begin with some connections only.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import shoal
+from shoal.transport.mesh import first_peers
 
 SAMPLES = 240
 EPOCHS = int(os.environ.get("EPOCHS", "4"))
 BATCH = 4
+first_peers.FULL_UP_TO = int(os.environ.get("FULL_UP_TO", str(first_peers.FULL_UP_TO)))
 LOG = Path(f"steps-{os.environ.get('SHOAL_WORKER')}")
 
 

@@ -5,10 +5,10 @@ event that explains the plan.
 
 In rounds of pairs (`rounds`) the lower rank of a pair asks and the higher one answers: some small messages for the
 latency, then larger and larger ones each way for the bandwidth, as long as there is time. Only the asking rank reads a
-clock. Rank 0 collects the figures and gives them to all ranks, so that all have the same. Links that differ much from
-the others are measured once more, among themselves: a process may merely have had to wait for a core. Pairs that are
-left when the time is up are not measured; `completed` says what is assumed for them. A lost peer raises `PeerLost`, and
-`Mesh.abort` ends the measuring.
+clock. Rank 0 collects the figures and gives them to all ranks, through a tree, so that all have the same. Links that
+differ much from the others are measured once more, among themselves: a process may merely have had to wait for a core.
+Pairs that are left when the time is up are not measured; `completed` says what is assumed for them. A lost peer raises
+`PeerLost`, and `Mesh.abort` ends the measuring.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from shoal.events import ScheduleChosen
 from shoal.links.matrix import Hosts, Link, LinkMatrix, completed
 from shoal.links.plan import FIXED, LinkPlan, SizeTable, fixed_plan, make_plan
 from shoal.links.rounds import Pair, packed, rounds_of
+from shoal.transport.mesh.first_peers import children_of, parent_of
 from shoal.transport.mesh.mesh import Mesh
 
 MEASURED = ("auto", "ring", "hierarchical")  # schedules that depend on links; a ring by the order of its ranks
@@ -145,6 +146,7 @@ def best_of(figures: Sequence[Figure]) -> dict[Pair, Figure]:
 class _Measuring:
     def __init__(self, mesh: Mesh) -> None:
         self._mesh = mesh
+        self._parent, self._children = parent_of(mesh.rank), children_of(mesh.rank, mesh.size)
         self._head = memoryview(bytearray(_HEADER.size))
         self._room = memoryview(bytearray(max(BURSTS)))  # its contents do not matter
 
@@ -167,20 +169,20 @@ class _Measuring:
         return self._give(_Figures(figures, time.perf_counter() - began))
 
     def _gather(self, own: _Figures) -> tuple[Figure, ...]:
-        """Send the figures of all ranks to rank 0."""
-        if self._mesh.rank != 0:
-            self._post(0, memoryview(msgspec.msgpack.encode(own)), 0)
-            return ()
-        others = [self._take_figures(peer) for peer in range(1, self._mesh.size)]
-        return tuple(figure for each in (own, *others) for figure in each.figures)
+        """Send the figures of all ranks to rank 0, up a tree."""
+        others = [self._take_figures(child) for child in self._children]
+        figures = tuple(figure for each in (own, *others) for figure in each.figures)
+        if self._parent is not None:
+            self._post(self._parent, memoryview(msgspec.msgpack.encode(_Figures(figures))), 0)
+        return figures
 
     def _give(self, figures: _Figures) -> _Figures:
-        """Send rank 0's figures to all ranks, the same to the last bit."""
-        if self._mesh.rank != 0:
-            return self._take_figures(0)
+        """Send rank 0's figures to all ranks, down the tree, the same to the last bit."""
+        if self._parent is not None:
+            figures = self._take_figures(self._parent)
         encoded = memoryview(msgspec.msgpack.encode(figures))
-        for peer in range(1, self._mesh.size):
-            self._post(peer, encoded, 0)
+        for child in self._children:
+            self._post(child, encoded, 0)
         self._mesh.drain()
         return figures
 

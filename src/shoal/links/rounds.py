@@ -1,7 +1,8 @@
 """Which ranks measure with each other, and when: rounds of pairs in which every rank has at most one partner. Pure.
 
-All pairs meet, as in a tournament. If hosts are known, only one pair inside each host and the first ranks of the hosts
-measure: those links are used later, and no two pairs of a round share a link.
+All pairs meet, as in a tournament; of many ranks, those pairs that a mesh begins with (`first_peers`). If hosts are
+known, only one pair inside each host and the first ranks of the hosts measure: those links are used later, and no two
+pairs of a round share a link.
 """
 
 from __future__ import annotations
@@ -9,9 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from shoal.links.matrix import Hosts
-
-# Rounds of the tournament that are measured: limits the figures that rank 0 has to collect from many ranks.
-MOST_ROUNDS = 64
+from shoal.transport.mesh.first_peers import first_peers
 
 Pair = tuple[int, int]  # the lower rank first: it asks, the other one answers
 
@@ -29,20 +28,30 @@ def tournament(ranks: Sequence[int]) -> list[list[Pair]]:
 
 def rounds_of(size: int, hosts: Hosts = ()) -> list[list[Pair]]:
     if not hosts:
-        return tournament(range(size))[:MOST_ROUNDS]
+        return _among(range(size))
     inside = [(min(host[:2]), max(host[:2])) for host in hosts if len(host) > 1]
-    between = tournament([host[0] for host in hosts])[:MOST_ROUNDS]
+    between = _among([host[0] for host in hosts])
     return [inside, *between] if inside else between
+
+
+def _among(ranks: Sequence[int]) -> list[list[Pair]]:
+    size = len(ranks)
+    if len(first_peers(0, size)) == size - 1:
+        return tournament(ranks)
+    places = [(place, peer) for place in range(size) for peer in sorted(first_peers(place, size)) if place < peer]
+    return packed([(min(ranks[a], ranks[b]), max(ranks[a], ranks[b])) for a, b in places])
 
 
 def packed(pairs: Sequence[Pair]) -> list[list[Pair]]:
     """Put pairs into rounds, each pair into the first round in which both ranks are free."""
     rounds: list[list[Pair]] = []
-    free: dict[int, int] = {}  # first round in which a rank has no partner yet
+    busy: dict[int, set[int]] = {}  # the rounds in which a rank has a partner
     for pair in pairs:
-        number = max(free.get(rank, 0) for rank in pair)
-        while len(rounds) <= number:
+        taken = busy.setdefault(pair[0], set()) | busy.setdefault(pair[1], set())
+        number = next(number for number in range(len(rounds) + 1) if number not in taken)
+        if number == len(rounds):
             rounds.append([])
         rounds[number].append(pair)
-        free |= dict.fromkeys(pair, number + 1)
+        for rank in pair:
+            busy[rank].add(number)
     return rounds

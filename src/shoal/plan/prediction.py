@@ -19,6 +19,7 @@ from shoal.membership.core.core import TICK, MembershipCore
 from shoal.membership.core.protocol import Arrived, Closed, End, Input, Send
 from shoal.membership.core.protocol import Tick as TickInput
 from shoal.plan.cluster_plan import Assumptions, ClusterPlan
+from shoal.transport.mesh.first_peers import first_peers
 from shoal.values import Address, Generation
 from shoal.wire.messages import (
     PROTOCOL_VERSION,
@@ -277,7 +278,7 @@ class _Simulation:
         if not self._holders & set(generation.carriers):
             self._restore()
         cost, self._handled = self._handled * self._assumed.message, 0
-        connecting = generation.size * self._assumed.connection
+        connecting = len(first_peers(generation.size // 4, generation.size)) * self._assumed.connection
         comparing = 2 * math.ceil(math.log2(max(2, generation.size))) * self._assumed.hop
         self._enter_phase("regrouping")
         self._is_awaited = len(self._members) < generation.size

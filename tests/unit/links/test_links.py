@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import combinations, pairwise, permutations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from shoal.links.matrix import GAP, UNKNOWN, Hosts, Link, LinkMatrix, completed, uniform
 from shoal.links.ring_order import ring_order
-from shoal.links.rounds import MOST_ROUNDS, packed, rounds_of, tournament
+from shoal.links.rounds import packed, rounds_of, tournament
 from support.examples import scaled
 
 FAST, SLOW = Link(2e-5, 3e-10), Link(1e-3, 1e-8)
@@ -46,8 +48,13 @@ def test_with_hosts_one_flow_between_two_of_them_is_measured_and_one_inside_each
     assert sorted(pair for pairs in rounds[1:] for pair in pairs) == [(1, 4), (1, 5), (4, 5)]
 
 
-def test_with_very_many_ranks_not_all_pairs_are_measured() -> None:
-    assert len(rounds_of(500)) == MOST_ROUNDS
+@pytest.mark.parametrize("hosts", [(), tuple((rank, 999 - rank) for rank in range(500))], ids=["ranks", "hosts"])
+def test_with_very_many_ranks_only_some_pairs_are_measured(hosts: Hosts) -> None:
+    rounds = rounds_of(1000, hosts)
+    assert len(rounds) <= 10
+    partners = Counter(rank for pairs in rounds for pair in pairs for rank in pair)
+    assert max(partners.values()) <= 6
+    assert all(partners[host[0]] >= 2 for host in hosts or [(rank,) for rank in range(1000)])
 
 
 @settings(deadline=None)

@@ -1,16 +1,21 @@
-"""What a job of a thousand nodes costs each node: a number of messages that does not grow with their number."""
+"""What a job of a thousand nodes costs each node: messages and connections whose number does not grow with theirs."""
 
 from __future__ import annotations
 
 from collections import Counter
+from functools import cache
 from typing import Any
 
 import pytest
 
+from shoal.collectives.schedules.choice import Chooser
+from shoal.links.plan import fixed_plan
 from shoal.membership.core.core import MembershipCore
 from shoal.membership.core.protocol import Arrived, Input, Instruction, Send
 from shoal.plan import prediction
 from shoal.plan.cluster_plan import ClusterPlan
+from shoal.settings.all_reduce_settings import SCHEDULES
+from shoal.transport.mesh.first_peers import first_peers
 from shoal.wire.messages import Beat, Heartbeat, Join
 
 WHILE_TIME_PASSES = (Heartbeat, Beat)  # as many as seconds pass, whatever happens
@@ -66,3 +71,39 @@ def test_start_and_regrouping_take_a_number_of_messages_per_node_that_does_not_g
         assert per_generation < 2.5
     assert many[0] <= few[0] * 1.1
     assert many[1] <= few[1] * 1.1
+
+
+SIZES = (1024, 64 * 1024, 64 * 1024 * 1024)  # bytes of tensors
+ON_A_HOST = 8  # ranks, for hierarchical schedules
+MOST_RANKS = 40  # of a large job that are looked at
+
+
+@cache
+def most_connections(schedule: str, nodes: int) -> int:
+    """The most connections of one rank: those that it begins with, and those that its tensors' ways need.
+
+    Later connections are made for one direction, so that a pair may have two.
+    """
+    hosts = tuple(tuple(range(first, min(first + ON_A_HOST, nodes))) for first in range(0, nodes, ON_A_HOST))
+    plan = fixed_plan(hosts) if schedule == "hierarchical" else None
+    most = 0
+    for rank in {*range(MOST_RANKS // 2), *range(0, nodes, nodes // (MOST_RANKS // 2)), nodes - 1}:
+        chooser = Chooser(schedule, nodes, rank, plan)
+        programs = [*map(chooser.all_reduce, SIZES), chooser.broadcast(1024, 0), chooser.all_gather()]
+        first = first_peers(rank, nodes)
+        sends = {each.peer for program in programs for step in program.rounds for each in step.sends} - first
+        receives = {each.peer for program in programs for step in program.rounds for each in step.receives} - first
+        most = max(most, len(first) + len(sends) + len(receives))
+    return most
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_the_connections_of_a_rank_do_not_grow_with_the_number_of_ranks(schedule: str) -> None:
+    few, many = most_connections(schedule, 100), most_connections(schedule, 1000)
+    if schedule == "halving-doubling":  # its number of rounds is the logarithm of the number of ranks
+        assert many - few <= 4 * (10 - 7)
+        assert many <= 5 + 4 * 10
+    else:
+        assert many <= few + 1
+        assert many <= 16

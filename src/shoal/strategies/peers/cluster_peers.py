@@ -37,6 +37,7 @@ from shoal.terms import Made
 from shoal.transport.connection.door import interception
 from shoal.transport.memory.neighbours import form
 from shoal.transport.memory.team import Team, TeamLimits
+from shoal.transport.mesh.first_peers import first_peers
 from shoal.transport.mesh.mesh_exchange import exchange_over
 from shoal.transport.tcp.tcp import PeerListener, TcpMesh, connect_mesh
 from shoal.values import Generation, Member, Unreached
@@ -190,7 +191,8 @@ class ClusterPeers(Peers):
     def _direct_group(self, generation: Generation, rank: int) -> ThreadedGroup:
         timeout = max(LEAST_CONNECT_SECONDS, self.client.settings.heartbeat_limit)
         try:
-            mesh = connect_mesh(self._listener, generation, rank, self._token, timeout)
+            peers = first_peers(rank, generation.size)
+            mesh = connect_mesh(self._listener, generation, rank, self._token, timeout, peers=peers)
         except PeerLost as lost:
             self._unreached = by_worker(lost.unreached, generation)
             raise

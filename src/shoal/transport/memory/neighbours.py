@@ -82,11 +82,16 @@ def form(exchange: Exchange, rank: int, size: int) -> Neighbourhood:
 def partition(visible: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
     """Ranks by machine: all ranks of a machine see each other. `visible`: by rank, the ranks that it sees. Pure."""
     hosts: list[list[int]] = []
+    places: dict[int, int] = {}  # by rank: the number of its host
     for rank in range(len(visible)):
-        for host in hosts:
-            is_mutual = all(rank in visible[other] and other in visible[rank] for other in host)
+        seen = frozenset(visible[rank])
+        places[rank] = len(hosts)
+        for place in sorted({places[other] for other in seen if other < rank}):
+            host = hosts[place]
+            is_mutual = all(rank in visible[other] and other in seen for other in host)
             if is_mutual and len(host) < MOST_RANKS:
                 host.append(rank)
+                places[rank] = place
                 break
         else:
             hosts.append([rank])

@@ -16,6 +16,7 @@ from shoal.errors import PeerLost
 
 _LAYOUT = struct.Struct("!11sBi")
 _MAGIC = b"shoal-ends\0"
+_CUT = 2  # in the place of whether the peer had finished: 0 or 1
 ENDING_BYTES = _LAYOUT.size
 
 
@@ -28,6 +29,7 @@ class StreamEnding:
     blamed: int | None = None  # rank whose loss made the peer leave
     partial: bool = False  # cut off inside a frame: the peer may be alive, but could not send its mark between frames
     silent: bool = False  # the peer's machine does not answer: the peer may be alive, but out of reach
+    cut: bool = False  # the peer left because some machine does not answer: others may be out of reach too
 
 
 DIED = StreamEnding(announced=False)
@@ -37,15 +39,17 @@ FINISHED = StreamEnding(announced=True, clean=True)
 
 
 def pack_ending(ending: StreamEnding) -> bytes:
-    return _LAYOUT.pack(_MAGIC, ending.clean, -1 if ending.blamed is None else ending.blamed)
+    state = _CUT if ending.cut else int(ending.clean)
+    return _LAYOUT.pack(_MAGIC, state, -1 if ending.blamed is None else ending.blamed)
 
 
 def unpack_ending(tail: bytes) -> StreamEnding:
     """`tail`: the last bytes of a stream, as many as there are."""
     if len(tail) >= ENDING_BYTES:
-        magic, clean, blamed = _LAYOUT.unpack(tail[-ENDING_BYTES:])
-        if magic == _MAGIC and clean in (0, 1) and blamed >= -1:
-            return StreamEnding(announced=True, clean=bool(clean), blamed=None if blamed < 0 else blamed)
+        magic, state, blamed = _LAYOUT.unpack(tail[-ENDING_BYTES:])
+        if magic == _MAGIC and state in (0, 1, _CUT) and blamed >= -1:
+            blames = None if blamed < 0 else blamed
+            return StreamEnding(announced=True, clean=state == 1, blamed=blames, cut=state == _CUT)
     return CUT_OFF if tail else DIED
 
 

@@ -11,11 +11,14 @@ import errno
 import os
 import select
 import socket
-from collections.abc import Collection, Mapping
+import time
+from collections.abc import Callable, Collection, Mapping
 
 from shoal.values import Address
 
 KNOCK_SECONDS = 0.5  # between two knocks at a peer that did not answer the first
+REFUSALS = (errno.ECONNREFUSED, errno.ECONNRESET)  # the machine answers, for a process that is gone or busy
+LOOK_SECONDS = 0.05  # between two looks at whether an answer is still wanted
 
 
 class Answers:
@@ -37,7 +40,7 @@ class Answers:
 
     def failed(self, peer: int, error: OSError) -> None:
         """Note that an attempt to connect to a peer failed."""
-        if error.errno in (errno.ECONNREFUSED, errno.ECONNRESET):
+        if error.errno in REFUSALS:
             self._refusing.add(peer)
 
     def knock(self, peers: Collection[int], now: float) -> float:
@@ -84,3 +87,18 @@ class Answers:
     def close(self) -> None:
         for descriptor in tuple(self._knocks):
             self._end(descriptor)
+
+
+def unanswered(addresses: Mapping[int, Address], timeout: float, is_over: Callable[[], bool]) -> list[int]:
+    """The ranks whose machines do not answer within `timeout` seconds, or until `is_over` says so."""
+    poll = select.poll()
+    answers = Answers(poll, addresses)
+    deadline = time.monotonic() + timeout
+    try:
+        while (left := answers.without(addresses)) and (now := time.monotonic()) < deadline and not is_over():
+            wake = min(deadline, answers.knock(left, now), now + LOOK_SECONDS)
+            for descriptor, _ in poll.poll(max(0.0, wake - now) * 1000):
+                answers.handle(descriptor)
+        return left
+    finally:
+        answers.close()

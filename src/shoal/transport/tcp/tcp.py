@@ -1,7 +1,8 @@
-"""Full meshes over TCP: every rank of a generation connected to every other, both ends proven to hold the job's token.
+"""Meshes over TCP: a rank of a generation connected with all others or with some, both ends proven to hold the token.
 
-Rank i connects to the lower ranks and the higher ranks connect to it, all in one poll loop: a slow or silent peer, or a
-stranger, delays nobody else. A rank keeps trying to reach a peer until time is up. The error then names all missing
+Rank i connects to its lower peers and the higher ones connect to it, all in one poll loop: a slow or silent peer, or a
+stranger, delays nobody else. A mesh that begins with some peers makes its other connections when it needs them
+(`later`). A rank keeps trying to reach a peer until time is up. The error then names all missing
 peers, and tells peers that do not answer from peers that answer but do not connect. Not here: moving bytes
 (`tcp_mesh`), the listening socket (`tcp_listener`), the handshake (`tcp_handshake`), which peers answer (`answering`).
 """
@@ -12,12 +13,14 @@ import contextlib
 import os
 import select
 import time
+from collections.abc import Collection
 
 from shoal.errors import Aborted, PeerLost, Refused
 from shoal.transport.connection.endpoint import Endpoint
 from shoal.transport.connection.introduction import Introduction
 from shoal.transport.mesh.stream_ending import StreamEnding, pack_ending, unpack_ending
 from shoal.transport.tcp.answering import Answers
+from shoal.transport.tcp.later import LONGEST_RETRY, RETRY_SECONDS, LaterConnections
 from shoal.transport.tcp.tcp_handshake import OutgoingConnection, PeerHello
 from shoal.transport.tcp.tcp_listener import PeerListener
 from shoal.transport.tcp.tcp_mesh import CLOSED, Links, TcpMesh
@@ -25,31 +28,49 @@ from shoal.values import Generation, Unreached
 
 __all__ = ["PeerListener", "TcpMesh", "connect_all", "connect_mesh"]
 
-RETRY_SECONDS = 0.05  # before the next try to reach a peer, growing with every try
-LONGEST_RETRY = 0.5
 KNOCK_SHARE = 0.25  # of the time limit; after it this rank knocks at higher ranks that have not connected
 
 
-def connect_mesh(listener: PeerListener, generation: Generation, rank: int, token: str, timeout: float) -> TcpMesh:
+def connect_mesh(
+    listener: PeerListener,
+    generation: Generation,
+    rank: int,
+    token: str,
+    timeout: float,
+    *,
+    peers: Collection[int] | None = None,
+) -> TcpMesh:
     """Connect to all other ranks. `PeerLost` names a rank that left, or all that did not connect in `timeout` seconds.
 
     When one rank gives up, no other rank can complete its mesh. The others give up too, as soon as each knows that all
     its peers answer, or when their own time is up.
+
+    `peers`: connect to these alone, and to others when something is sent there; a peer has to name this rank too. The
+    mesh then uses the listener until it is closed.
     """
-    connections = connect_all(listener, generation, rank, token, timeout)
+    connections = connect_all(listener, generation, rank, token, timeout, peers=peers)
     workers = {member.rank: member.worker for member in generation.members}
-    return TcpMesh(rank, connections, Links(listener.silence_limit, listener.faults, workers))
+    links = Links(listener.silence_limit, listener.faults, workers)
+    is_full = len(connections) == generation.size - 1
+    return TcpMesh(rank, connections, links, None if is_full else LaterConnections(listener, generation, rank, timeout))
 
 
 def connect_all(
-    listener: PeerListener, generation: Generation, rank: int, token: str, timeout: float
+    listener: PeerListener,
+    generation: Generation,
+    rank: int,
+    token: str,
+    timeout: float,
+    *,
+    peers: Collection[int] | None = None,
 ) -> dict[int, Endpoint]:
     """Like `connect_mesh`, but returns the connections by rank."""
-    joining = _Joining(listener, generation, rank, token)
+    others = frozenset(range(generation.size)) if peers is None else frozenset(peers)
+    joining = _Joining(listener, generation, rank, token, others - {rank})
     try:
         joining.run(timeout)
-    except BaseException:
-        joining.give_up()
+    except BaseException as error:
+        joining.give_up(cut=isinstance(error, PeerLost))
         raise
     finally:
         joining.answers.close()
@@ -59,12 +80,15 @@ def connect_all(
 class _Joining:
     """One rank's way into the mesh of one generation."""
 
-    def __init__(self, listener: PeerListener, generation: Generation, rank: int, token: str) -> None:
+    def __init__(
+        self, listener: PeerListener, generation: Generation, rank: int, token: str, peers: frozenset[int]
+    ) -> None:
         self.connected: dict[int, Endpoint] = {}
         self._listener = listener
         self._generation = generation
         self._rank = rank
         self._token = token
+        self._peers = peers
         self._poll = select.poll()
         self._departures: dict[int, OutgoingConnection] = {}  # by descriptor
         self._ranks: dict[int, int] = {}  # descriptor of a finished connection -> rank
@@ -78,10 +102,10 @@ class _Joining:
         started = time.monotonic()
         deadline = started + timeout
         self._poll.register(self._listener.wake, select.POLLIN)
-        self._due = dict.fromkeys(range(self._rank), 0.0)
+        self._due = {peer: 0.0 for peer in sorted(self._peers) if peer < self._rank}
         self._take_arrivals()
-        while self._doom is not None or len(self.connected) < self._generation.size - 1:
-            if self._doom is not None and not self.answers.without(self._missing()):
+        while self._doom is not None or len(self.connected) < len(self._peers):
+            if self._doom is not None and not self.answers.without(self._unconnected()):
                 raise self._doom
             self._raise_given_up()
             now = time.monotonic()
@@ -91,7 +115,8 @@ class _Joining:
                 self._depart(peer)
             wake = min([deadline, *self._due.values()])
             if self._doom is not None or now >= started + KNOCK_SHARE * timeout:
-                awaited = [peer for peer in self._missing() if peer > self._rank and not self._is_cut(peer)]
+                # Of ranks that are no peers too: whoever decides who goes on has to know all that do not answer.
+                awaited = [peer for peer in self._unconnected() if not self._is_called(peer) and not self._is_cut(peer)]
                 wake = min(wake, self.answers.knock(awaited, now))
             else:
                 wake = min(wake, started + KNOCK_SHARE * timeout)
@@ -99,13 +124,21 @@ class _Joining:
                 self._handle(descriptor, happened)
 
     def _missing(self) -> list[int]:
+        return [peer for peer in sorted(self._peers) if peer not in self.connected]
+
+    def _unconnected(self) -> list[int]:
+        """All ranks without a connection, peers and others."""
         return [peer for peer in range(self._generation.size) if peer != self._rank and peer not in self.connected]
 
-    def give_up(self) -> None:
+    def _is_called(self, peer: int) -> bool:
+        """This rank connects to that peer, and sees by itself whether it answers."""
+        return peer in self._peers and peer < self._rank
+
+    def give_up(self, *, cut: bool) -> None:
         """Close everything. Tell connected peers that this rank has given up, so that they do not take it for dead."""
         for connection in self.connected.values():
             with contextlib.suppress(OSError):
-                connection.send(pack_ending(StreamEnding(announced=True)))
+                connection.send(pack_ending(StreamEnding(announced=True, cut=cut)))
             connection.close()
         for departure in self._departures.values():
             departure.endpoint.close()
@@ -123,13 +156,13 @@ class _Joining:
             self.answers.handle(descriptor)
 
     def _take_arrivals(self) -> None:
-        for arrival in self._listener.take(self._generation.number):
+        for arrival in self._listener.take(self._generation.number, self._peers):
             self._place(arrival)
 
     def _place(self, arrival: Introduction) -> None:
         """Welcome a proven connection of this generation, or close it."""
         hello = PeerHello.of(arrival.handshake.purpose)
-        is_expected = hello.target == self._rank and self._rank < hello.source < self._generation.size
+        is_expected = hello.target == self._rank and hello.source > self._rank and hello.source in self._peers
         if not is_expected or self._is_cut(hello.source):
             arrival.endpoint.close()
             return
@@ -224,7 +257,7 @@ class _Joining:
 
     def _raise_late(self, timeout: float) -> None:
         missing = self._missing()
-        unreachable = tuple(peer for peer in missing if peer not in self.answers.open)
+        unreachable = tuple(peer for peer in self._unconnected() if peer not in self.answers.open)
         late = tuple(peer for peer in missing if peer in self.answers.open and self._doom is None)
         in_order = (*unreachable, *missing)
         named = next((peer for peer in in_order if peer in self._troubles), in_order[0])

@@ -16,7 +16,7 @@ import socket
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Container
 
 from shoal.errors import AddressUnavailable, UsageError, WireError
 from shoal.transport.connection import listening
@@ -52,6 +52,8 @@ class PeerListener:
         self._unproven: dict[int, Introduction] = {}  # by descriptor
         self._proven: dict[tuple[int, int], Introduction] = {}  # by generation and rank of the connector
         self._oldest = 0  # generations below this one are over for this process
+        self._open = 0  # generation whose connections are welcomed at once; 0: of none
+        self._late: list[tuple[PeerHello, Endpoint]] = []  # welcomed, and not asked for yet
         self._interceptors: list[str] = []  # hosts to report
         self._given_up: tuple[int, str] = (0, "")  # newest generation not to wait for, and why
         self._closed = False
@@ -72,15 +74,45 @@ class PeerListener:
         newest, reason = self._given_up
         return reason if generation <= newest else None
 
-    def take(self, generation: int) -> list[Introduction]:
-        """The kept connections of this generation. Connections of older generations are closed, now and later."""
+    def take(self, generation: int, peers: Container[int]) -> list[Introduction]:
+        """The kept connections of these peers in this generation. Those of older ones are closed, now and later."""
         with self._lock:
             self._oldest = max(self._oldest, generation)
+            self._close_to(below=self._oldest)
             for key in [key for key in self._proven if key[0] < self._oldest]:
                 self._proven.pop(key).endpoint.close()
-            taken = [self._proven.pop(key) for key in sorted(self._proven) if key[0] == generation]
+            expected = [key for key in sorted(self._proven) if key[0] == generation and key[1] in peers]
+            taken = [self._proven.pop(key) for key in expected]
             os.eventfd_write(self._bell, 1)
             return taken
+
+    def open_to(self, generation: int) -> None:
+        """The mesh of this generation has its first connections: welcome all further ones as they come."""
+        with self._lock:
+            if generation < self._oldest:
+                return
+            self._open = generation
+            for key in [key for key in self._proven if key[0] == generation]:
+                self._welcome(self._proven.pop(key))
+            os.eventfd_write(self._bell, 1)
+
+    def late(self, generation: int) -> list[tuple[PeerHello, Endpoint]]:
+        """The connections that were welcomed since the last call, if this generation is still the open one."""
+        with self._lock:
+            taken, self._late = (self._late, []) if generation == self._open else ([], self._late)
+            return taken
+
+    def close_to(self, generation: int) -> None:
+        """The mesh of this generation is closed."""
+        with self._lock:
+            self._close_to(below=generation + 1)
+
+    def _close_to(self, *, below: int) -> None:
+        if self._open < below:
+            self._open = 0
+            for _, endpoint in self._late:
+                endpoint.close()
+            self._late.clear()
 
     def close(self) -> None:
         """Safe to call twice; not while another thread connects."""
@@ -102,6 +134,9 @@ class PeerListener:
     def _release(self) -> None:
         for arrival in (*self._unproven.values(), *self._proven.values()):
             arrival.endpoint.close()
+        for _, endpoint in self._late:
+            endpoint.close()
+        self._late.clear()
         self._unproven.clear()
         self._proven.clear()
         self._door.close()
@@ -177,10 +212,21 @@ class PeerListener:
         if hello.is_probe or hello.generation < self._oldest:
             arrival.endpoint.close()
             return
+        if hello.generation == self._open:
+            self._welcome(arrival)
+            return
         older = self._proven.pop((hello.generation, hello.source), None)
         if older is not None:
             older.endpoint.close()
         self._proven[hello.generation, hello.source] = arrival
+        os.eventfd_write(self.wake, 1)
+
+    def _welcome(self, arrival: Introduction) -> None:
+        """A connection that the open generation's mesh has not asked for, and will find when it needs it."""
+        try:
+            self._late.append((PeerHello.of(arrival.handshake.purpose), arrival.welcome()))
+        except OSError:
+            arrival.endpoint.close()
         os.eventfd_write(self.wake, 1)
 
     def _drop_closed(self, ready: set[int]) -> None:

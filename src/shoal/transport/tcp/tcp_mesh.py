@@ -14,10 +14,10 @@ import socket
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from shoal.errors import Aborted, ExchangeFailed
+from shoal.errors import Aborted, ExchangeFailed, PeerLost
 from shoal.transport.connection import silence
 from shoal.transport.connection.endpoint import Endpoint
 from shoal.transport.mesh.faults import LinkFaults
@@ -30,9 +30,9 @@ from shoal.transport.mesh.stream_ending import (
     StreamEnding,
     credible,
     name_the_lost,
-    pack_ending,
     unpack_ending,
 )
+from shoal.transport.tcp.later import LaterConnections
 from shoal.transport.tcp.tcp_stream import UNREACHABLE, Stream
 from shoal.values import Unreached
 
@@ -44,6 +44,7 @@ SEND_BYTES = 2 * 1024 * 1024
 IDLE_FROM = 0.001  # seconds; in a shorter wait the peer is moving bytes, in a longer one it is late
 HELD_SECONDS = 0.005  # between two looks at a link that is slow on purpose
 DOUBT = 0.25  # of the silence limit: `unreached` waits for peers that have owed an answer for this long
+ASK_SHARE = 0.5  # of the silence limit: ranks without a connection have this long to answer, once another does not
 LOOK_SECONDS = 0.02  # between two looks at whether such a peer has answered
 _NOTHING = memoryview(b"")
 
@@ -58,10 +59,13 @@ class Links:
 
 
 class TcpMesh(Mesh):
-    def __init__(self, rank: int, connections: Mapping[int, Endpoint], links: Links) -> None:
-        """`connections`: one per other rank. They belong to the mesh from now on."""
+    def __init__(
+        self, rank: int, connections: Mapping[int, Endpoint], links: Links, later: LaterConnections | None = None
+    ) -> None:
+        """`connections`: one per other rank, or per peer that this rank begins with; `later` makes the others. All
+        belong to the mesh from now on."""
         self.rank = rank
-        self.size = len(connections) + 1
+        self.size = len(links.workers)
         self.bytes_sent = 0
         self.idle_seconds = 0.0
         # Called from any thread, with a rank, when the mesh has failed and that rank's machine does not answer. This
@@ -69,23 +73,29 @@ class TcpMesh(Mesh):
         self.on_silence: Callable[[int], None] | None = None
         self._links = links
         self._looked = time.monotonic()  # when this mesh last checked whether the peers' machines answer
-        self._streams = {peer: Stream(peer, connection) for peer, connection in sorted(connections.items())}
-        self._by_descriptor = {stream.endpoint.fileno(): stream for stream in self._streams.values()}
+        self._later = later
+        self._streams: list[Stream] = []
+        self._to: dict[int, Stream] = {}  # by the peer that it leads to
+        self._from: dict[int, Stream] = {}  # by the peer that it comes from: the same stream, if it was there first
+        self._by_descriptor: dict[int, Stream] = {}
+        self._unanswered: set[int] = set()  # ranks that this one could not connect to: their machines do not answer
+        self._is_cut = False  # some machine does not answer another, as far as is known after a failure
         self._poll = select.poll()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)  # readable from the moment of an abort
         self._poll.register(self._wake, select.POLLIN)
+        if later is not None:
+            self._poll.register(later.wake, select.POLLIN)
         # Held while frames are queued or handed to the kernel, so that `abort`, on another thread, writes its mark
         # only between frames.
         self._guard = threading.Lock()
         self._failure: ExchangeFailed | None = None
         self._closed = False
-        for stream in self._streams.values():
-            stream.endpoint.setblocking(False)
-            silence.watch(stream.endpoint, links.silence_limit)
+        for peer, connection in sorted(connections.items()):
+            self._to[peer] = self._from[peer] = self._add(peer, connection)
         _open_meshes.add(self)
 
     def post(self, peer: int, header: bytes, *payloads: memoryview) -> None:
-        stream = self._streams[peer]
+        stream = self._to.get(peer) or self._connect(peer)
         with self._guard:
             self._raise_failure()
             was_empty = not stream.outgoing
@@ -97,7 +107,7 @@ class TcpMesh(Mesh):
             self._push(stream)
 
     def receive_into(self, peer: int, buffer: memoryview) -> None:
-        stream = self._streams[peer]
+        stream = self._from.get(peer) or self._await(peer)
         got, wanted = 0, buffer.nbytes
         while got < wanted:
             self._raise_failure()
@@ -122,7 +132,7 @@ class TcpMesh(Mesh):
 
     def drain(self) -> None:
         self._raise_failure()
-        while any(stream.outgoing for stream in self._streams.values()):
+        while any(stream.outgoing for stream in self._streams):
             if not self._push_all():
                 self._wait(awaited=None)
             self._raise_failure()
@@ -154,7 +164,8 @@ class TcpMesh(Mesh):
                 owed = self._owed()
             doubtful = [peer for peer, seconds in owed.items() if DOUBT * limit <= seconds < limit]
             if is_over() or not doubtful:
-                return Unreached(tuple(sorted(peer for peer, seconds in owed.items() if seconds >= limit)))
+                silent = [peer for peer, seconds in owed.items() if seconds >= limit]
+                return Unreached(tuple(sorted(silent + self._out_of_reach(owed, is_over))))
             if not is_told and self.on_silence is not None:
                 is_told = True
                 self.on_silence(doubtful[0])
@@ -163,36 +174,45 @@ class TcpMesh(Mesh):
     def _owed(self) -> dict[int, float]:
         """For how many seconds each peer's machine has owed an answer. Called after a failure, from any thread."""
         poll = select.poll()  # a new one: the mesh's own thread may still be waiting in `self._poll`
-        for stream in self._streams.values():
+        for stream in self._streams:
             poll.register(stream.endpoint, select.POLLRDHUP)
         for descriptor, happened in poll.poll(0):
             stream = self._by_descriptor[descriptor]
             if happened & CLOSED and stream.ending is None:
                 stream.ending = stream.peek_ending()
-        return {
-            peer: math.inf
-            if stream.ending is not None and stream.ending.silent
-            else silence.unacknowledged(stream.endpoint)
-            for peer, stream in self._streams.items()
-        }
+        owed = dict.fromkeys(self._unanswered, math.inf)
+        for stream in self._streams:
+            is_silent = stream.ending is not None and stream.ending.silent
+            seconds = math.inf if is_silent else silence.unacknowledged(stream.endpoint)
+            owed[stream.peer] = max(seconds, owed.get(stream.peer, 0.0))
+        return owed
+
+    def _out_of_reach(self, known: Collection[int], is_over: Callable[[], bool]) -> list[int]:
+        """Ranks without a connection whose machines do not answer. They are asked only if some machine does not answer:
+        whoever decides which ranks go on has to know all pairs that cannot reach each other."""
+        if self._later is None or not self._is_cut:
+            return []
+        return self._later.unanswered(known, ASK_SHARE * self._links.silence_limit, is_over)
 
     def sever(self, worker: int | None) -> None:
         """From any thread: cut the link to a worker, or all links, on purpose. Both ends see a lost connection."""
         with self._guard:
-            for stream in () if self._closed else self._streams.values():
+            for stream in () if self._closed else self._streams:
                 if worker in (None, self._links.workers[stream.peer]):
-                    _shut(stream.endpoint, socket.SHUT_RDWR)
+                    stream.shut(socket.SHUT_RDWR)
 
     def close(self) -> None:
         with self._guard:
             if self._closed:
                 return
             self._closed = True
-            clean = self._failure is None and not any(stream.outgoing for stream in self._streams.values())
+            clean = self._failure is None and not any(stream.outgoing for stream in self._streams)
             self._failure = self._failure or Aborted("the mesh is closed")
-        for stream in self._streams.values():
+        if self._later is not None:
+            self._later.close()
+        for stream in self._streams:
             if clean:
-                _say(stream, FINISHED)
+                stream.say(FINISHED)
             stream.endpoint.close()
         os.close(self._wake)
 
@@ -202,9 +222,50 @@ class TcpMesh(Mesh):
         self._failure = Aborted("a forked child takes no part in its parent's exchanges")
         if not self._closed:
             self._closed = True
-            for stream in self._streams.values():
+            for stream in self._streams:
                 stream.endpoint.close()
             os.close(self._wake)
+
+    # Streams
+
+    def _add(self, peer: int, connection: Endpoint) -> Stream:
+        stream = Stream(peer, connection)
+        connection.setblocking(False)
+        silence.watch(connection, self._links.silence_limit)
+        with self._guard:
+            self._streams.append(stream)
+            self._by_descriptor[connection.fileno()] = stream
+        return stream
+
+    def _connect(self, peer: int) -> Stream:
+        """The first bytes for a peer that this rank has not begun with."""
+        self._raise_failure()
+        assert self._later is not None, f"rank {self.rank} has no connection to rank {peer}"
+        try:
+            connection = self._later.connect(peer, self._wake, self.check)
+        except PeerLost as lost:
+            self._unanswered.update(lost.unreached.unreachable)
+            if self._unanswered and self.on_silence is not None:
+                self.on_silence(peer)
+            self._leave(lost, peer, cut=bool(self._unanswered))
+            self._raise_failure()
+            raise
+        stream = self._to[peer] = self._add(peer, connection)
+        return stream
+
+    def _await(self, peer: int) -> Stream:
+        """Wait until a peer that this rank has not begun with sends its first bytes."""
+        assert self._later is not None, f"rank {self.rank} has no connection to rank {peer}"
+        self._take_in(self._later)
+        while peer not in self._from:
+            self._raise_failure()
+            if not self._push_all():
+                self._wait(awaited=None)
+        return self._from[peer]
+
+    def _take_in(self, later: LaterConnections) -> None:
+        for peer, connection in later.arrived():
+            self._from[peer] = self._add(peer, connection)
 
     def _raise_failure(self) -> None:
         if self._failure is not None:
@@ -233,7 +294,7 @@ class TcpMesh(Mesh):
     def _push_all(self) -> bool:
         """True when the kernel took at least one byte."""
         moved = False
-        for stream in self._streams.values():
+        for stream in self._streams:
             if stream.outgoing:
                 moved |= self._push(stream)
         return moved
@@ -241,7 +302,7 @@ class TcpMesh(Mesh):
     def _wait(self, *, awaited: Stream | None) -> None:
         """Sleep until there is something to receive or room to send; raise if a peer is gone or we were aborted."""
         is_held = False
-        for stream in self._streams.values():
+        for stream in self._streams:
             # The awaited stream may hold data although its peer closed it: reading it comes to its end anyway.
             mask = select.POLLIN if stream is awaited else select.POLLRDHUP
             is_sending = bool(stream.outgoing) and not stream.held
@@ -254,13 +315,16 @@ class TcpMesh(Mesh):
             self.idle_seconds += now - started
         self._raise_failure()
         if not ready and not is_held and self.on_stall is not None:
-            heads = ((stream.peer, stream.peek_head()) for stream in self._streams.values() if stream is not awaited)
+            heads = ((stream.peer, stream.peek_head()) for stream in self._streams if stream is not awaited)
             self.on_stall({peer: head for peer, head in heads if head})
         if now - self._looked >= STALL_SECONDS:
             self._looked = now
             self._look_for_silence()
         closed = False
         for descriptor, happened in ready:
+            if self._later is not None and descriptor == self._later.wake:
+                self._take_in(self._later)
+                continue
             stream = self._by_descriptor[descriptor]
             if happened & CLOSED and stream is not awaited and stream.ending is None:
                 stream.ending = stream.peek_ending()
@@ -269,7 +333,7 @@ class TcpMesh(Mesh):
             self._lose(awaited=None)
 
     def _look_for_silence(self) -> None:
-        for stream in self._streams.values():
+        for stream in self._streams:
             if stream.ending is None and silence.unanswered(stream.endpoint) >= self._links.silence_limit:
                 stream.ending = SILENT
                 self._lose(awaited=stream)
@@ -287,47 +351,40 @@ class TcpMesh(Mesh):
 
     def _lose(self, *, awaited: Stream | None) -> None:
         """Raise if a peer that is needed is gone. The error names the rank that left first, as far as can be told."""
-        for stream in self._streams.values():
+        for stream in self._streams:
             self._watch(stream, select.POLLRDHUP)
         for descriptor, happened in self._poll.poll(0):
-            if descriptor != self._wake and happened & CLOSED:
+            if descriptor in self._by_descriptor and happened & CLOSED:
                 closed = self._by_descriptor[descriptor]
                 closed.ending = closed.ending or closed.peek_ending()
-        found = ((stream.peer, stream.ending) for stream in self._streams.values())
-        endings = {peer: credible(ending, self.size) for peer, ending in found if ending is not None}
+        endings = self._endings()
         lost = name_the_lost(endings, own=self.rank, awaited=None if awaited is None else awaited.peer)
         if lost is not None:
             silent = [rank for rank, ending in endings.items() if ending.silent]
             if silent and self.on_silence is not None:
                 self.on_silence(silent[0])
-            self._leave(lost, lost.peer)
+            self._leave(lost, lost.peer, cut=any(ending.silent or ending.cut for ending in endings.values()))
             self._raise_failure()
 
-    def _leave(self, failure: ExchangeFailed, blamed: int | None) -> None:
+    def _endings(self) -> dict[int, StreamEnding]:
+        """How the peers' streams ended, by rank. Of two streams of one peer, one with its last words says more."""
+        found: dict[int, StreamEnding] = {}
+        for stream in self._streams:
+            if stream.ending is not None and not (stream.peer in found and found[stream.peer].announced):
+                found[stream.peer] = credible(stream.ending, self.size)
+        return found
+
+    def _leave(self, failure: ExchangeFailed, blamed: int | None, *, cut: bool = False) -> None:
         """Fail from now on and tell the peers. Reading stays open: what they sent may explain more."""
         with self._guard:
             if self._failure is not None:
                 return
-            self._failure = failure
+            self._failure, self._is_cut = failure, cut
             os.eventfd_write(self._wake, 1)
-            for stream in self._streams.values():
+            for stream in self._streams:
                 if not stream.outgoing:
-                    _say(stream, StreamEnding(announced=True, blamed=blamed))
-                _shut(stream.endpoint)
-
-
-def _say(stream: Stream, ending: StreamEnding) -> None:
-    try:
-        stream.endpoint.send(pack_ending(ending))
-    except OSError:
-        return  # nobody listens, or there is no room: the closed connection tells the peer enough
-
-
-def _shut(connection: Endpoint, how: int = socket.SHUT_WR) -> None:
-    try:
-        connection.shutdown(how)
-    except OSError:
-        return  # the peer closed it first
+                    stream.say(StreamEnding(announced=True, blamed=blamed, cut=cut))
+                stream.shut(socket.SHUT_WR)
 
 
 _open_meshes: weakref.WeakSet[TcpMesh] = weakref.WeakSet()

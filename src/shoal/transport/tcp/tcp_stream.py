@@ -6,7 +6,7 @@ import errno
 
 from shoal.transport.connection.endpoint import ALL, Endpoint
 from shoal.transport.connection.sending import SendQueue
-from shoal.transport.mesh.stream_ending import ENDING_BYTES, SILENT, StreamEnding, unpack_ending
+from shoal.transport.mesh.stream_ending import ENDING_BYTES, SILENT, StreamEnding, pack_ending, unpack_ending
 from shoal.wire.frames import HEADER_BYTES
 
 UNREACHABLE = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH)
@@ -42,3 +42,17 @@ class Stream:
                 return SILENT
             unread = b""
         return unpack_ending(bytes(self.read[-ENDING_BYTES:]) + unread)
+
+    def say(self, ending: StreamEnding) -> None:
+        """This side's last words."""
+        try:
+            self.endpoint.send(pack_ending(ending))
+        except OSError:
+            return  # nobody listens, or there is no room: the closed connection tells the peer enough
+
+    def shut(self, how: int) -> None:
+        """`how`: as of `socket.shutdown`."""
+        try:
+            self.endpoint.shutdown(how)
+        except OSError:
+            return  # the peer closed it first

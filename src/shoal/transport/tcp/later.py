@@ -7,8 +7,6 @@ connects waits for nobody's operation. Not here: the connections that a mesh beg
 
 from __future__ import annotations
 
-import contextlib
-import os
 import select
 import time
 from collections.abc import Callable, Collection
@@ -40,8 +38,6 @@ class LaterConnections:
 
     def arrived(self) -> list[tuple[int, Endpoint]]:
         """New connections, by the rank that has made them."""
-        with contextlib.suppress(BlockingIOError):
-            os.eventfd_read(self.wake)
         found = []
         for hello, endpoint in self._listener.late(self._generation.number):
             is_expected = hello.target == self._rank and hello.source < self._generation.size
@@ -80,9 +76,11 @@ class LaterConnections:
         is_done = False
         try:
             # A machine that answers is waited for: its process may be stopped, and heartbeats tell that.
-            while not is_done:
+            while True:
                 if _is_ready(departure, bell):
                     is_done = departure.advance()
+                    if is_done:
+                        return True, departure.endpoint
                 elif departure.mask == select.POLLOUT and time.monotonic() >= deadline:
                     return False, "its machine does not answer"
                 look()
@@ -93,7 +91,6 @@ class LaterConnections:
         finally:
             if not is_done:
                 departure.endpoint.close()
-        return True, departure.endpoint
 
     def unanswered(self, known: Collection[int], timeout: float, is_over: Callable[[], bool]) -> list[int]:
         """The ranks besides the known ones whose machines do not answer within `timeout` seconds."""

@@ -23,7 +23,8 @@ from shoal.transport.tcp.answering import Answers
 from shoal.transport.tcp.later import LONGEST_RETRY, RETRY_SECONDS, LaterConnections
 from shoal.transport.tcp.tcp_handshake import OutgoingConnection, PeerHello
 from shoal.transport.tcp.tcp_listener import PeerListener
-from shoal.transport.tcp.tcp_mesh import CLOSED, Links, TcpMesh
+from shoal.transport.tcp.tcp_mesh import CLOSED, TcpMesh
+from shoal.transport.tcp.tcp_stream import Links
 from shoal.values import Generation, Unreached
 
 __all__ = ["PeerListener", "TcpMesh", "connect_all", "connect_mesh"]

@@ -99,13 +99,18 @@ class PeerListener:
     def late(self, generation: int) -> list[tuple[PeerHello, Endpoint]]:
         """The connections that were welcomed since the last call, if this generation is still the open one."""
         with self._lock:
-            taken, self._late = (self._late, []) if generation == self._open else ([], self._late)
+            if self._closed or generation != self._open:
+                return []
+            with contextlib.suppress(BlockingIOError):
+                os.eventfd_read(self.wake)
+            taken, self._late = self._late, []
             return taken
 
     def close_to(self, generation: int) -> None:
-        """The mesh of this generation is closed."""
+        """The mesh of this generation is closed: whoever connects for it from now on is refused."""
         with self._lock:
-            self._close_to(below=generation + 1)
+            self._oldest = max(self._oldest, generation + 1)
+            self._close_to(below=self._oldest)
 
     def _close_to(self, *, below: int) -> None:
         if self._open < below:

@@ -15,12 +15,10 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 
 from shoal.errors import Aborted, ExchangeFailed, PeerLost
 from shoal.transport.connection import silence
 from shoal.transport.connection.endpoint import Endpoint
-from shoal.transport.mesh.faults import LinkFaults
 from shoal.transport.mesh.mesh import STALL_SECONDS, Mesh
 from shoal.transport.mesh.stream_ending import (
     CUT_OFF,
@@ -33,7 +31,7 @@ from shoal.transport.mesh.stream_ending import (
     unpack_ending,
 )
 from shoal.transport.tcp.later import LaterConnections
-from shoal.transport.tcp.tcp_stream import UNREACHABLE, Stream
+from shoal.transport.tcp.tcp_stream import UNREACHABLE, Links, Stream
 from shoal.values import Unreached
 
 CLOSED = select.POLLRDHUP | select.POLLHUP | select.POLLERR
@@ -49,15 +47,6 @@ LOOK_SECONDS = 0.02  # between two looks at whether such a peer has answered
 _NOTHING = memoryview(b"")
 
 
-@dataclass(frozen=True)
-class Links:
-    """What is known of the connections between this worker and its peers."""
-
-    silence_limit: float  # seconds after which a connection whose packets vanish counts as cut
-    faults: LinkFaults  # set on purpose
-    workers: Mapping[int, int]  # each rank's worker number, by which faults name links
-
-
 class TcpMesh(Mesh):
     def __init__(
         self, rank: int, connections: Mapping[int, Endpoint], links: Links, later: LaterConnections | None = None
@@ -68,8 +57,7 @@ class TcpMesh(Mesh):
         self.size = len(links.workers)
         self.bytes_sent = 0
         self.idle_seconds = 0.0
-        # Called from any thread, with a rank, when the mesh has failed and that rank's machine does not answer. This
-        # rank may know more once it has looked at the other peers.
+        # Called from any thread, after the mesh has failed, with a rank whose machine does not answer; more may follow.
         self.on_silence: Callable[[int], None] | None = None
         self._links = links
         self._looked = time.monotonic()  # when this mesh last checked whether the peers' machines answer
@@ -79,14 +67,13 @@ class TcpMesh(Mesh):
         self._from: dict[int, Stream] = {}  # by the peer that it comes from: the same stream, if it was there first
         self._by_descriptor: dict[int, Stream] = {}
         self._unanswered: set[int] = set()  # ranks that this one could not connect to: their machines do not answer
-        self._is_cut = False  # some machine does not answer another, as far as is known after a failure
+        self._last_words: StreamEnding | None = None  # what all peers are told after a failure
         self._poll = select.poll()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)  # readable from the moment of an abort
         self._poll.register(self._wake, select.POLLIN)
         if later is not None:
             self._poll.register(later.wake, select.POLLIN)
-        # Held while frames are queued or handed to the kernel, so that `abort`, on another thread, writes its mark
-        # only between frames.
+        # Held while frames are queued or handed to the kernel: `abort`, on another thread, marks only between frames.
         self._guard = threading.Lock()
         self._failure: ExchangeFailed | None = None
         self._closed = False
@@ -190,7 +177,7 @@ class TcpMesh(Mesh):
     def _out_of_reach(self, known: Collection[int], is_over: Callable[[], bool]) -> list[int]:
         """Ranks without a connection whose machines do not answer. They are asked only if some machine does not answer:
         whoever decides which ranks go on has to know all pairs that cannot reach each other."""
-        if self._later is None or not self._is_cut:
+        if self._later is None or self._last_words is None or not self._last_words.cut:
             return []
         return self._later.unanswered(known, ASK_SHARE * self._links.silence_limit, is_over)
 
@@ -209,6 +196,7 @@ class TcpMesh(Mesh):
             clean = self._failure is None and not any(stream.outgoing for stream in self._streams)
             self._failure = self._failure or Aborted("the mesh is closed")
         if self._later is not None:
+            self._take_in(self._later)
             self._later.close()
         for stream in self._streams:
             if clean:
@@ -235,10 +223,11 @@ class TcpMesh(Mesh):
         with self._guard:
             self._streams.append(stream)
             self._by_descriptor[connection.fileno()] = stream
+            self._say_last(stream)
         return stream
 
     def _connect(self, peer: int) -> Stream:
-        """The first bytes for a peer that this rank has not begun with."""
+        """To a peer that this rank has not begun with."""
         self._raise_failure()
         assert self._later is not None, f"rank {self.rank} has no connection to rank {peer}"
         try:
@@ -257,10 +246,15 @@ class TcpMesh(Mesh):
         """Wait until a peer that this rank has not begun with sends its first bytes."""
         assert self._later is not None, f"rank {self.rank} has no connection to rank {peer}"
         self._take_in(self._later)
+        started = time.monotonic()
         while peer not in self._from:
             self._raise_failure()
             if not self._push_all():
                 self._wait(awaited=None)
+            if peer not in self._to and time.monotonic() - started >= STALL_SECONDS:
+                self._connect(peer)  # so that this rank sees when the peer leaves
+            elif peer in self._to and self._to[peer].ending is not None:
+                self._lose(awaited=self._to[peer])
         return self._from[peer]
 
     def _take_in(self, later: LaterConnections) -> None:
@@ -379,12 +373,20 @@ class TcpMesh(Mesh):
         with self._guard:
             if self._failure is not None:
                 return
-            self._failure, self._is_cut = failure, cut
+            self._failure = failure
+            self._last_words = StreamEnding(announced=True, blamed=blamed, cut=cut)
             os.eventfd_write(self._wake, 1)
             for stream in self._streams:
-                if not stream.outgoing:
-                    stream.say(StreamEnding(announced=True, blamed=blamed, cut=cut))
-                stream.shut(socket.SHUT_WR)
+                self._say_last(stream)
+        if self._later is not None:
+            self._take_in(self._later)  # those who have connected are told too
+
+    def _say_last(self, stream: Stream) -> None:
+        """After a failure; the caller holds the guard."""
+        if self._last_words is not None:
+            if not stream.outgoing:
+                stream.say(self._last_words)
+            stream.shut(socket.SHUT_WR)
 
 
 _open_meshes: weakref.WeakSet[TcpMesh] = weakref.WeakSet()

@@ -1,15 +1,30 @@
-"""One connection of a mesh: what is queued for a peer, and how its side ended. Not here: the loop (`tcp_mesh`)."""
+"""One connection of a mesh: what is queued for a peer, how each side ends, and what is known of all connections.
+
+Not here: the loop (`tcp_mesh`).
+"""
 
 from __future__ import annotations
 
 import errno
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from shoal.transport.connection.endpoint import ALL, Endpoint
 from shoal.transport.connection.sending import SendQueue
+from shoal.transport.mesh.faults import LinkFaults
 from shoal.transport.mesh.stream_ending import ENDING_BYTES, SILENT, StreamEnding, pack_ending, unpack_ending
 from shoal.wire.frames import HEADER_BYTES
 
 UNREACHABLE = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH)
+
+
+@dataclass(frozen=True)
+class Links:
+    """What is known of the connections between this worker and its peers."""
+
+    silence_limit: float  # seconds after which a connection whose packets vanish counts as cut
+    faults: LinkFaults  # set on purpose
+    workers: Mapping[int, int]  # each rank's worker number, by which faults name links
 
 
 class Stream:

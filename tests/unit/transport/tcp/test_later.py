@@ -15,6 +15,7 @@ from shoal.collectives.threaded_group import ThreadedGroup
 from shoal.errors import Aborted, PeerLost
 from shoal.settings.all_reduce_settings import SCHEDULES
 from shoal.transport.mesh import first_peers
+from shoal.transport.mesh.mesh import STALL_SECONDS
 from shoal.transport.mesh.mesh_exchange import exchange_over
 from shoal.transport.tcp.later import LaterConnections
 from shoal.transport.tcp.tcp import PeerListener, TcpMesh, connect_mesh
@@ -117,6 +118,42 @@ def test_a_peer_that_is_gone_before_the_first_bytes_is_named_and_not_taken_for_a
             meshes[0].post(1, b"h")
         assert lost.value.peer == 1
         assert meshes[0].unreached(lambda: False) == Unreached()
+
+
+@pytest.mark.parametrize("is_waiting", [False, True], ids=["to send", "to receive"])
+def test_a_peer_that_has_left_without_a_connection_is_missed(is_waiting: bool) -> None:
+    with listening(2) as listeners, closing(connected(listeners, nobody, timeout=0.3)) as meshes:
+        meshes[1].close()
+        with pytest.raises(PeerLost) as lost:
+            if is_waiting:
+                meshes[0].receive_into(1, memoryview(bytearray(HEADER_BYTES)))
+            else:
+                meshes[0].post(1, b"h")
+        assert lost.value.peer == 1
+
+
+def test_a_rank_that_waits_for_a_peer_without_a_connection_sees_when_that_one_leaves() -> None:
+    with listening(2) as listeners, closing(connected(listeners, nobody)) as meshes:
+        timer = threading.Timer(2 * STALL_SECONDS, meshes[1].close)
+        timer.start()
+        with pytest.raises(PeerLost, match="rank 1 left: it had finished, while this rank still needs its data"):
+            meshes[0].receive_into(1, memoryview(bytearray(HEADER_BYTES)))
+        timer.join()
+
+
+def test_a_peer_that_finishes_without_reading_what_it_was_sent_is_not_taken_for_dead() -> None:
+    with listening(3) as listeners, closing(connected(listeners, nobody)) as meshes:
+        meshes[0].post(1, b"h")
+        meshes[1].close()
+        assert succeed(lambda: swap(meshes[0], 2), lambda: swap(meshes[2], 0)) == [b"2" * 1000, b"0" * 1000]
+
+
+def test_a_rank_that_fails_tells_those_whose_connections_it_has_not_used_yet() -> None:
+    with listening(3) as listeners, closing(connected(listeners, nobody)) as meshes:
+        meshes[0].post(1, b"h")
+        meshes[1].abort("rank 2 is gone", blamed=2)
+        with pytest.raises(PeerLost, match="rank 2 is gone, says rank 1"):
+            meshes[0].receive_into(1, memoryview(bytearray(HEADER_BYTES)))
 
 
 def test_an_abort_ends_connecting_to_a_peer_whose_process_stands_still() -> None:

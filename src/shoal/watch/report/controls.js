@@ -32,6 +32,7 @@ function dress(next) {
   theme.textContent = `Theme: ${next}`;
 }
 theme.addEventListener("click", () => dress({ system: "dark", dark: "light", light: "system" }[root.dataset.theme ?? "system"]));
+theme.disabled = false;
 
 for (const timeline of document.querySelectorAll(".timeline")) {
   const boxes = [...timeline.querySelectorAll("input")];
@@ -89,13 +90,17 @@ try {
   // A browser that keeps nothing for files shows the page as it is at first.
 }
 
-if (root.dataset.live)
-  setInterval(() => {
-    if (document.hidden || charts.some((chart) => chart.from !== null)) return; // nobody looks, or somebody drags
+if (root.dataset.live) {
+  // At the last moment: between reload() and the end of this page somebody may still choose something.
+  addEventListener("pagehide", () => {
     try {
       keep();
     } catch {
       // As above.
     }
+  });
+  setInterval(() => {
+    if (document.hidden || charts.some((chart) => chart.from !== null)) return; // nobody looks, or somebody drags
     location.reload();
   }, Number(root.dataset.live) * 1000);
+}

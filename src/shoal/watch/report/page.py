@@ -120,7 +120,7 @@ def report_page(runs: Sequence[Reported], defaults: Mapping[str, object], *, ref
 
 
 def _top(runs: Sequence[Reported], title: str, data: ChartData) -> Markup:
-    theme = tag("button", "Theme: system", type="button", id="theme")
+    theme = tag("button", "Theme: system", type="button", id="theme", disabled=True)  # until a script listens
     is_there = {"servers": _have_servers(runs), "use": any(chart.section == "use" for chart in data.charts)}
     shown = [(name, text) for name, text in CONTENTS if is_there.get(name, True)]
     links = tag("nav", *(tag("a", text, href=f"#{name}") for name, text in shown), theme, aria_label="Contents")

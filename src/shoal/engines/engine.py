@@ -87,7 +87,14 @@ class NoMachines:
     text: str
 
 
-Happening = Printed | Exited | Working | Placed | MachineNotice | NoMachines
+@dataclass(frozen=True)
+class MachinesLeave:
+    """All machines are taken away soon: the job should end in good order while it can. The text says who says so."""
+
+    text: str
+
+
+Happening = Printed | Exited | Working | Placed | MachineNotice | NoMachines | MachinesLeave
 
 
 class Engine(ABC):

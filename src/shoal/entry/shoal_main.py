@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from functools import partial
@@ -55,6 +56,7 @@ T = TypeVar("T")
 # What Python itself puts behind a call that is the last thing in a module or a function; names of 3.11 and later.
 NOTHING = {"POP_TOP", "LOAD_CONST", "NOP", "STORE_NAME", "STORE_FAST", "STORE_GLOBAL"}
 RETURNS = {"RETURN_VALUE", "RETURN_CONST"}
+SAME_SIGNAL = 2.0  # seconds within which several SIGTERMs count as one
 
 
 is_worker = False  # `train` runs in this process as a worker of a job; `torch_autoload` asks
@@ -136,20 +138,27 @@ def _as_worker(
 
 
 def _heed_sigterm(peers: ClusterPeers) -> None:
-    """A worker's first SIGTERM makes it hand over at a step's end; a second one, or one after the job's end, kills it.
+    """A worker's first SIGTERM makes it hand over at a step's end; one that comes later, or after the job's end, kills
+    it.
 
-    Clouds send it to a machine that they take away. Batch systems send it to every process of a job: then the launcher
-    has asked for a stop, which goes before. Handlers of the script's own are left alone.
+    Clouds send it to a machine that they take away. Batch systems send it to every process of a job, some of them
+    several times at once: then the launcher has asked for a stop, which goes before. Handlers of the script's own are
+    left alone.
     """
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
         return
     process = os.getpid()
+    first: list[float] = []  # when it came, by time.monotonic
 
     def asked(number: int, _frame: object) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        if os.getpid() != process or peers.is_over:  # a child that the script forked, or nobody to hand over to
+        is_late = bool(first) and time.monotonic() - first[0] > SAME_SIGNAL
+        # A child that the script forked, or nobody to hand over to.
+        if os.getpid() != process or peers.is_over or is_late:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
             os.kill(os.getpid(), number)
-        peers.ask_to_leave(f"worker {peers.worker} got SIGTERM")
+        if not first:
+            first.append(time.monotonic())
+            peers.ask_to_leave(f"worker {peers.worker} got SIGTERM")
 
     signal.signal(signal.SIGTERM, asked)
 

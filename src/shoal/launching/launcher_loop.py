@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import msgspec
 
 from shoal.disk.aftermath import EVENTS, log_failure
-from shoal.engines.engine import NoMachines, Placed, Working, describe_exit
+from shoal.engines.engine import MachinesLeave, NoMachines, Placed, Working, describe_exit
 from shoal.errors import ShoalError, all_errors
 from shoal.events import AnyEvent, Event, FaultInjected, JobEnded, Record, StepsApplied, WorkerFailed, WorkerStarted
 from shoal.files import whole_lines
@@ -126,6 +126,8 @@ class LauncherLoop:
                 self._decide(orders.MachinesGone(news.text))
             elif isinstance(news, Placed):
                 self._report(placed(news))
+            elif isinstance(news, MachinesLeave):
+                self._decide(orders.MachinesLeaving(news.text))
             elif not self._supervisor.has_ended:
                 self._screen.say(news.text)
 

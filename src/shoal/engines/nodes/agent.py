@@ -52,6 +52,11 @@ class Agent:
         self._outlives: dict[str, float] = {}  # by running process: seconds that it may outlive the launcher
         self._script = ""  # its path on this node; empty: there is none
         self._is_told_to_leave = False
+        self._is_warned = False  # and the launcher has not been told yet
+
+    def warn(self) -> None:
+        """From a signal handler: the launcher is told soon."""
+        self._is_warned = True
 
     def run(self) -> None:
         """Returns when the launcher is gone, or has said that it needs this node no more."""
@@ -80,6 +85,9 @@ class Agent:
 
     def _look(self) -> bool:
         """Wait, and do what is to be done. False: standard input has ended."""
+        if self._is_warned:
+            self._is_warned = False
+            self._say(messages.Warned())
         poll = select.poll()
         poll.register(0, select.POLLIN)
         poll.register(self._link, select.POLLIN | (select.POLLOUT if self._link.unsent else 0))
@@ -231,6 +239,8 @@ def main() -> int:
         sys.stderr.write(f"{texts.agent_has_no_way(errand.node, errand.address, why)}\n")
         return 3
     agent = Agent(errand, AgentLink(met.endpoint, decode_launchers))
+    if errand.is_warned:
+        signal.signal(signal.SIGTERM, lambda *_: agent.warn())
     try:
         agent.run()
     finally:

@@ -99,6 +99,10 @@ class NotStarted(NodeMessage, frozen=True, tag="not-started"):
     reason: Text
 
 
+class Warned(NodeMessage, frozen=True, tag="warned"):
+    """The agent got SIGTERM: whoever lends the nodes takes all of them away soon."""
+
+
 # From the launcher
 
 
@@ -167,7 +171,9 @@ class Depart(NodeMessage, frozen=True, tag="leave"):
     """End all processes, remove everything, and close the connection."""
 
 
-AgentMessage = Hello | FolderSeen | FolderReady | FolderFailed | PrintedThere | ExitedThere | WorkingThere | NotStarted
+AgentMessage = (
+    Hello | FolderSeen | FolderReady | FolderFailed | PrintedThere | ExitedThere | WorkingThere | NotStarted | Warned
+)
 LauncherMessage = LookAt | Settle | CopyFolder | FilePiece | Start | Input | SendSignal | Depart
 
 AnyMessage = TypeVar("AnyMessage")

@@ -26,6 +26,7 @@ from shoal.engines.engine import (
     Exited,
     Happening,
     MachineNotice,
+    MachinesLeave,
     NoMachines,
     Placed,
     Printed,
@@ -230,6 +231,8 @@ class NodeEngine(Engine):
                 self._ended(name, code)
             case messages.WorkingThere(name=name) if self._runs_on(name, node):
                 self._happen(Working(name))
+            case messages.Warned():
+                self._happen(MachinesLeave(texts.nodes_leave(node)))
             case messages.NotStarted(name=name, reason=reason) if self._runs_on(name, node):
                 self._happen(Printed(name, f"{reason}\n".encode()))
                 self._ended(name, NOT_STARTED, reason)

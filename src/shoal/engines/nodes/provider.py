@@ -25,6 +25,7 @@ class Errand(msgspec.Struct, frozen=True, kw_only=True):
     token: Name
     node: Name  # the node's name
     slots: Ordinal = 0  # 0: as many as the machine has GPUs, or cores if it has none
+    is_warned: bool = False  # SIGTERM announces the end of all nodes: the launcher is told, and decides
 
 
 @dataclass(frozen=True)
@@ -34,8 +35,9 @@ class WayIn:
     address: Address
     token: str
 
-    def errand_line(self, node: str, slots: int = 0) -> bytes:
-        return msgspec.json.encode(Errand(address=self.address, token=self.token, node=node, slots=slots)) + b"\n"
+    def errand_line(self, node: str, slots: int = 0, *, is_warned: bool = False) -> bytes:
+        errand = Errand(address=self.address, token=self.token, node=node, slots=slots, is_warned=is_warned)
+        return msgspec.json.encode(errand) + b"\n"
 
 
 @dataclass(frozen=True)

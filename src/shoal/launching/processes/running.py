@@ -20,6 +20,7 @@ from shoal.engines.engine import (
     Exited,
     Happening,
     MachineNotice,
+    MachinesLeave,
     NoMachines,
     Placed,
     Printed,
@@ -70,7 +71,7 @@ class Gone:
 
 
 ProcessNews = LinesPrinted | Gone | Working
-MachineNews = Placed | MachineNotice | NoMachines
+MachineNews = Placed | MachineNotice | NoMachines | MachinesLeave
 
 
 @dataclass

@@ -46,6 +46,13 @@ class MachinesGone:
 
 
 @dataclass(frozen=True)
+class MachinesLeaving:
+    """All machines are taken away soon, as if the launcher had got SIGTERM. Every machine may say so."""
+
+    text: str
+
+
+@dataclass(frozen=True)
 class Signalled:
     number: signal.Signals
 
@@ -61,6 +68,7 @@ Fact = (
     | CoordinatorBack
     | ServersFailed
     | MachinesGone
+    | MachinesLeaving
     | Signalled
     | TimePassed
     | Enlisted

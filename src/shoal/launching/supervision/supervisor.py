@@ -41,6 +41,7 @@ from shoal.launching.supervision.orders import (
     InterruptWorkers,
     KillCoordinator,
     MachinesGone,
+    MachinesLeaving,
     RestartCoordinator,
     Say,
     ServersFailed,
@@ -89,6 +90,9 @@ class Supervisor:
         # While stopping: from when on to assume that no worker has joined; None: it is known whether one has.
         self._echo_by: float | None = None
         self._insisted = False  # a second signal came
+        self._warned = (
+            False  # machines asked for the stop: the launcher's own SIGTERM may follow, and asks for the same
+        )
         self._finished = False
 
     @property
@@ -149,11 +153,8 @@ class Supervisor:
                 self._saving.clear()  # unpublished checkpoints will not be published any more
                 if self._stopping is not None:
                     self._stop_by = min(now + CLEAN_STOP, self._stop_limit)
-            case Signalled() if self._stopping is not None:
-                # A closing terminal sends several SIGHUPs and breaks the output too: these are no second request.
-                self._insisted = self._insisted or fact.number in (signal.SIGINT, signal.SIGTERM)
-            case Signalled():
-                return self._begin_to_stop(fact.number, now)
+            case MachinesLeaving() | Signalled():
+                return self._asked_to_stop(fact, now)
             case CheckpointStarted() | CheckpointPublished() | CheckpointLost():
                 return self._checkpoint(fact, now)
             case StorageFailed() | StorageRestored() if fact.holds_up:
@@ -228,6 +229,21 @@ class Supervisor:
         self._stop_by = self._stop_limit if self._saving else min(now + CLEAN_STOP, self._stop_limit)
         is_last = isinstance(fact, CheckpointStarted) and fact.is_last
         return [Say(texts.LAST_CHECKPOINT)] if is_last else []
+
+    def _asked_to_stop(self, fact: MachinesLeaving | Signalled, now: float) -> list[Instruction]:
+        if isinstance(fact, MachinesLeaving):
+            if self._stopping is not None:
+                return []
+            self._warned = True
+            return [Say(fact.text), *self._begin_to_stop(signal.SIGTERM, now)]
+        if self._stopping is None:
+            return self._begin_to_stop(fact.number, now)
+        if fact.number == signal.SIGTERM and self._warned:
+            self._warned = False
+        else:
+            # A closing terminal sends several SIGHUPs and breaks the output too: these are no second request.
+            self._insisted = self._insisted or fact.number in (signal.SIGINT, signal.SIGTERM)
+        return []
 
     def _begin_to_stop(self, number: signal.Signals, now: float) -> list[Instruction]:
         self._stopping = number

@@ -21,6 +21,7 @@ from shoal.launching.supervision.orders import (
     FinishJob,
     Instruction,
     InterruptWorkers,
+    MachinesLeaving,
     Say,
     ServersFailed,
     Signalled,
@@ -148,6 +149,17 @@ def test_closing_terminal_is_one_request_however_often_it_is_said() -> None:
     hang_up = Signalled(signal.SIGHUP)
     out = play([joined(0), hang_up, hang_up, Signalled(signal.SIGPIPE)])
     assert not any(isinstance(instruction, FinishJob) for instruction in out)
+
+
+def test_machines_that_are_taken_away_stop_the_job_once_and_their_signal_is_no_second_request() -> None:
+    """Every machine says so, and the launcher may get the same SIGTERM a moment later."""
+    leaving, term = MachinesLeaving("soon"), Signalled(signal.SIGTERM)
+    out = play([joined(0), leaving, leaving, term, leaving])
+    assert out == [Say("soon"), AskToStop(texts.STOP_WORDS[signal.SIGTERM], 143), Say(texts.STOPPING_AFTER_STEP)]
+    assert not any(isinstance(one, FinishJob) for one in play([joined(0), term, leaving, leaving]))
+    finish = finishes([joined(0), leaving, term, term])
+    assert (finish.exit_code, finish.grace) == (143, 0.0)
+    assert finishes([joined(0), leaving, CTRL_C]).grace == 0.0
 
 
 # Checkpoints at the end

@@ -1,0 +1,168 @@
+"""Providers that start a program for each node, such as srun: it starts the agent there and stays with it.
+
+The program's standard input brings the agent its errand, and its end ends the agent. What it prints, and its exit code,
+say why there is no agent. A node that was lost is tried again, since it may come back. Not here: which programs these
+are, and what their words mean.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import selectors
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from shoal.engines.nodes.provider import NodeGone, Provider, WayIn
+
+FIRST_PAUSE, LONGEST_PAUSE = 5.0, 60.0  # seconds before a node that was lost is tried again
+MOST_LINES, MOST_SAID = 20, 64 * 1024  # of what a program and its agent print: the last lines, of the last bytes
+END_SECONDS = 5.0  # that a program may take to end
+
+
+@dataclass(frozen=True)
+class AgentProgram:
+    """How an agent is started on a node."""
+
+    node: str
+    command: tuple[str, ...]
+    variables: Mapping[str, str]  # the whole environment of the program
+    slots: int = 0  # 0: the node says it
+    is_warned: bool = False  # SIGTERM on this node announces the end of all nodes
+
+
+@dataclass
+class _Session:
+    """One program that runs."""
+
+    program: AgentProgram
+    process: subprocess.Popen[bytes]
+    pidfd: int
+    began: float  # by time.monotonic
+    said: bytearray = field(default_factory=bytearray)  # the last bytes of its output
+    is_open: bool = True  # its output has not ended
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        return tuple(self.said.decode("utf-8", "replace").splitlines()[-MOST_LINES:])
+
+
+class AgentPrograms(Provider):
+    def __init__(
+        self, programs: Sequence[AgentProgram], explain: Callable[[str, int, Sequence[str]], NodeGone]
+    ) -> None:
+        """`explain` gets a node, the exit code of its program and the last lines that were printed."""
+        self._programs = {program.node: program for program in programs}
+        self._explain = explain
+        self._way_in: WayIn | None = None
+        self._selector = selectors.EpollSelector()
+        self._sessions: dict[str, _Session] = {}  # by node
+        self._pauses: dict[str, float] = {}  # by node: seconds before the next try
+        self._again: dict[str, float] = {}  # by node that is lost: when to try again, by time.monotonic
+        self._is_closed = False
+
+    def open(self, way_in: WayIn) -> tuple[str, ...]:
+        self._way_in = way_in
+        for program in self._programs.values():
+            self._start(program)
+        return tuple(self._programs)
+
+    def fileno(self) -> int:
+        return self._selector.fileno()
+
+    def poll(self) -> tuple[NodeGone, ...]:
+        gone = []
+        for key, _ in self._selector.select(0):
+            session: _Session = key.data
+            if key.fd == session.pidfd:
+                gone.append(self._ended(session))
+            elif session.is_open:
+                self._read(session)
+        now = time.monotonic()
+        for node in [node for node, due in self._again.items() if due < now]:
+            del self._again[node]
+            self._start(self._programs[node])
+        return tuple(gone)
+
+    def close(self) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        for session in self._sessions.values():
+            _close_input(session.process)
+        limit = time.monotonic() + END_SECONDS
+        for session in tuple(self._sessions.values()):
+            try:
+                session.process.wait(max(0.0, limit - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                session.process.kill()
+                session.process.wait()
+            self._forget(session)
+        self._selector.close()
+
+    def _start(self, program: AgentProgram) -> None:
+        """Start it in a session of its own: a Ctrl-C in the terminal is for the launcher alone."""
+        assert self._way_in is not None
+        process = subprocess.Popen(
+            program.command,
+            env=dict(program.variables),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            bufsize=0,
+            start_new_session=True,
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        os.set_blocking(process.stdout.fileno(), False)
+        session = _Session(program, process, os.pidfd_open(process.pid), time.monotonic())
+        self._sessions[program.node] = session
+        self._selector.register(session.pidfd, selectors.EVENT_READ, session)
+        self._selector.register(process.stdout, selectors.EVENT_READ, session)
+        line = self._way_in.errand_line(program.node, program.slots, is_warned=program.is_warned)
+        with contextlib.suppress(BrokenPipeError):  # it has ended already; its exit code says why
+            process.stdin.write(line)
+
+    def _read(self, session: _Session) -> None:
+        assert session.process.stdout is not None
+        try:
+            data = os.read(session.process.stdout.fileno(), 65536)
+        except BlockingIOError:
+            return
+        if not data:
+            session.is_open = False
+            self._selector.unregister(session.process.stdout)
+        session.said += data
+        del session.said[:-MOST_SAID]
+
+    def _ended(self, session: _Session) -> NodeGone:
+        assert session.process.stdout is not None
+        while session.is_open and select.select([session.process.stdout], [], [], 0)[0]:
+            self._read(session)
+        code = session.process.wait()
+        self._forget(session)
+        node = session.program.node
+        pause = self._pauses[node] = min(LONGEST_PAUSE, 2 * self._pauses.get(node, FIRST_PAUSE / 2))
+        if time.monotonic() - session.began > LONGEST_PAUSE:
+            pause = self._pauses[node] = FIRST_PAUSE
+        self._again[node] = time.monotonic() + pause
+        return self._explain(node, code, session.lines)
+
+    def _forget(self, session: _Session) -> None:
+        del self._sessions[session.program.node]
+        self._selector.unregister(session.pidfd)
+        os.close(session.pidfd)
+        assert session.process.stdout is not None
+        if session.is_open:
+            self._selector.unregister(session.process.stdout)
+        session.process.stdout.close()
+        _close_input(session.process)
+
+
+def _close_input(process: subprocess.Popen[bytes]) -> None:
+    assert process.stdin is not None
+    with contextlib.suppress(BrokenPipeError):
+        process.stdin.close()

@@ -209,6 +209,12 @@ def inherited(variables: Mapping[str, str]) -> dict[str, str]:
     return {**os.environ, **variables}
 
 
+def times_requeued() -> int:
+    """How often Slurm has put the job that this process is in back into its queue."""
+    count = os.environ.get("SLURM_RESTART_COUNT", "")
+    return int(count) if count.isascii() and count.isdigit() else 0
+
+
 def runtime_folder() -> Path:
     """The folder for short-lived private files: the user's runtime folder if there is one, else the temporary one."""
     named = Path(os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir())

@@ -24,14 +24,15 @@ from shoal.environment import parse_address
 from shoal.errors import UsageError
 from shoal.manners import Manners
 from shoal.settings import texts
+from shoal.settings.allocation_wishes import check_wishes
 from shoal.settings.setting_checks import MOST_LOCAL, nearest, one_of
 from shoal.settings.strategy_kinds import OWN, kinds_beside_own, settings_of, strategy_kind
 from shoal.settings.strategy_settings import Kind, StrategySettings
 
 RESIZES = ("global-batch", "worker-batch", "worker-batch-and-lr")
 PROGRESS = ("auto", "live", "plain", "none")
-LOCAL, SSH = "local", "ssh"
-ENGINES = (LOCAL, SSH)
+LOCAL, SSH, SLURM = "local", "ssh", "slurm"
+ENGINES = (LOCAL, SSH, SLURM)
 MOST_WORKERS = 10_000  # of a job
 NO_SETTINGS = ("strategy-settings", "given")  # fields of `JobConfig`
 
@@ -44,8 +45,19 @@ class JobConfig(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbi
         int, Meta(description="the job waits while it has fewer workers; 0: start with all, go on with any number")
     ] = 0
     spares: Annotated[int, Meta(description="processes kept ready, with torch imported, to replace lost workers")] = 0
-    on: Annotated[str, Meta(description="where workers and servers run: local (this machine) or ssh (--hosts)")] = LOCAL
+    on: Annotated[
+        str, Meta(description="where workers and servers run: local (this machine), ssh (--hosts) or slurm")
+    ] = LOCAL
     hosts: Annotated[str, Meta(description="TOML file with a table for each host of --on ssh")] = ""
+    nodes: Annotated[
+        str, Meta(description="with --on slurm: nodes to ask for, N or MIN:MAX; without it the job uses its allocation")
+    ] = ""
+    time: Annotated[
+        str, Meta(description="with --nodes: how long, such as 4h, 30m or 1-12:00:00; default what the cluster allows")
+    ] = ""
+    slurm: Annotated[
+        str, Meta(description='with --nodes: further options of salloc, such as "partition=gpu gpus-per-task=1"')
+    ] = ""
     resize: Annotated[
         str,
         Meta(
@@ -96,6 +108,7 @@ class JobConfig(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbi
         if not 0 <= self.spares <= MOST_LOCAL:
             raise UsageError(texts.out_of_range("spares", self.spares, 0, MOST_LOCAL))
         one_of("on", self.on, ENGINES)
+        check_wishes(self.nodes, self.time, self.slurm)
         one_of("resize", self.resize, RESIZES)
         strategy_kind(self.strategy)
         one_of("progress", self.progress, PROGRESS)
@@ -125,6 +138,13 @@ class JobConfig(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbi
         """Raise a UsageError for settings that do not go together. All of them must be known by now."""
         if (self.on == SSH) != bool(self.hosts):
             raise UsageError(texts.NO_HOSTS if self.on == SSH else texts.hosts_without_ssh(self.hosts))
+        for name, value, needed in (
+            ("nodes", self.nodes, self.on == SLURM),
+            ("time", self.time, bool(self.nodes)),
+            ("slurm", self.slurm, bool(self.nodes)),
+        ):
+            if value and not needed:
+                raise UsageError(texts.only_with_slurm(name, value))
         chosen = strategy_kind(self.strategy)
         for settings in self.strategy_settings:
             if type(settings) not in chosen.all_settings:
@@ -222,8 +242,9 @@ def from_mapping(values: Mapping[str, Any], *, origin: str) -> JobConfig:
             raise UsageError(texts.no_setting(origin, name, nearest(name, known)))
     if isinstance(workers := renamed.get("workers"), str):
         renamed |= _workers_range(workers)
-    if type(every := renamed.get("checkpoint-every")) is int:  # in Python and TOML a user writes steps as an integer
-        renamed["checkpoint-every"] = str(every)
+    for name in ("checkpoint-every", "nodes"):  # in Python and TOML a user may write an integer
+        if type(number := renamed.get(name)) is int:
+            renamed[name] = str(number)
     try:
         particular = tuple(_settings_in(renamed, kind) for kind in kinds)
         common = msgspec.convert({name: renamed[name] for name in renamed if name in common_names()}, JobConfig)

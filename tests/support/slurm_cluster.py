@@ -16,6 +16,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
+
 from support.network import Network
 
 HEAD = "head"
@@ -23,6 +25,7 @@ HEAD_NUMBER = 0
 PATIENCE = 60.0  # seconds; generous, since the machine may be busy
 # The first process of a machine: it waits for orphans, which slurmd leaves, and its end is the end of all others.
 BOOT = 'hostname "$1"; shift; "$@" & while :; do wait; sleep 1; done'
+WITH_US = ("setpriv", "--pdeathsig", "KILL")  # what follows is killed if this process is
 ENTER = 'hostname "$1"; shift; exec "$@"'
 
 CONFIGURATION = """
@@ -125,6 +128,35 @@ class SlurmCluster:
             check=False,
         )
 
+    @contextlib.contextmanager
+    def started(self, folder: Path, *command: str | Path, **variables: str) -> Iterator[subprocess.Popen[str]]:
+        """A command that runs in `folder` on the head machine, with its pipes as text. Killed if it still runs."""
+        (folder / "runtime").mkdir(exist_ok=True)
+        process = subprocess.Popen(
+            self.on_head(*command),
+            cwd=folder,
+            env={**os.environ, **self.variables, "XDG_RUNTIME_DIR": str(folder / "runtime"), **variables},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+            for stream in (process.stdout, process.stderr):
+                assert stream is not None
+                stream.close()
+
+    def processes(self, node: str) -> list[psutil.Process]:
+        """All that run on a compute machine, besides its first process and slurmd."""
+        found = psutil.Process(self._first[node].pid).children(recursive=True)
+        return [process for process in found[1:] if process.name() not in ("slurmd", "sh", "sleep")]
+
     def states(self) -> dict[str, str]:
         """By node, as `sinfo` shows them, such as idle or down*."""
         told = self.run("sinfo", "-h", "-N", "-p", "usual", "-o", "%N %T").stdout
@@ -133,6 +165,10 @@ class SlurmCluster:
     def jobs(self) -> list[str]:
         """One for each job that is not over: its number and state."""
         return self.run("squeue", "-h", "-o", "%i %T").stdout.splitlines()
+
+    def cancel_all(self) -> None:
+        """End every job."""
+        self.run("scancel", "--user=root")
 
     def wait_until_idle(self) -> None:
         """No job is left, and every node takes the next one."""
@@ -203,7 +239,7 @@ class SlurmCluster:
         # /tmp is writable by everybody, which munged only warns of if it is forced.
         options = [f"--{name}={path}" for name, path in paths.items()]
         self._first["munged"] = subprocess.Popen(
-            ["munged", "--foreground", "--force", *options],
+            [*WITH_US, "munged", "--foreground", "--force", *options],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -221,7 +257,7 @@ class SlurmCluster:
         isolated = ("unshare", "--uts", "--pid", "--mount", "--fork", "--kill-child", "--mount-proc")
         with (self.folder / f"{machine}-console.log").open("ab") as console:
             self._first[machine] = subprocess.Popen(
-                [*self._entered(machine), *isolated, "sh", "-c", BOOT, "sh", machine, *service],
+                [*WITH_US, *self._entered(machine), *isolated, "sh", "-c", BOOT, "sh", machine, *service],
                 env={**os.environ, **self.variables},
                 cwd="/",
                 stdin=subprocess.DEVNULL,

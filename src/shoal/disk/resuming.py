@@ -16,16 +16,17 @@ from typing import Any
 import msgspec
 
 from shoal import files
-from shoal.disk import texts
+from shoal.disk import checkpoint_place, texts
 from shoal.disk.aftermath import EVENTS, is_mistake
 from shoal.disk.find_run import find_run
 from shoal.disk.run_directory import CONFIG
-from shoal.environment import parse_address
-from shoal.errors import UsageError
+from shoal.environment import parse_address, times_requeued
+from shoal.errors import CheckpointUnusable, UsageError
 from shoal.events import AnyEvent, JobEnded, JobStarted, Record, StepsApplied
-from shoal.job_config import JobConfig, from_mapping, read_toml
+from shoal.job_config import SLURM, JobConfig, from_mapping, read_toml
 from shoal.values import Address
 
+ANYWHERE = "127.0.0.1:0"  # the default of --address
 MARKS = (b'"job-started"', b'"job-ended"', b'"steps-applied"')  # in the lines of events that count here
 
 
@@ -38,10 +39,23 @@ def resumed_settings(given: JobConfig, again: Callable[[Mapping[str, Any]], JobC
     recorded = {name.replace("_", "-"): value for name, value in read_toml(file).items()}
     from_mapping(recorded, origin=str(file))
     base = {name: value for name, value in recorded.items() if name not in ("run-dir", "resume")}
-    address = parse_address(str(base.get("address", "127.0.0.1:0")), named="--address")
-    if address.is_loopback:  # take any port: the old one may be in use by now, and nobody outside knows it
+    address = parse_address(str(base.get("address", ANYWHERE)), named="--address")
+    if base.get("on") == SLURM:  # the launcher may run on another machine by now
+        base["address"] = ANYWHERE
+    elif address.is_loopback:  # take any port: the old one may be in use by now, and nobody outside knows it
         base["address"] = str(Address(address.host, 0))
     return msgspec.structs.replace(again(base), run_dir=str(path), resume=str(path))
+
+
+def after_requeue(given: JobConfig) -> JobConfig:
+    """A job that Slurm has put back into its queue goes on with the run that it began, if that has a checkpoint."""
+    if given.on != SLURM or given.resume or not given.run_dir or not times_requeued():
+        return given
+    try:
+        checkpoint_place.require_checkpoint(given)
+    except CheckpointUnusable:
+        return given
+    return msgspec.structs.replace(given, resume=given.run_dir)
 
 
 def recorded_job(path: Path) -> tuple[str, tuple[str, ...]]:

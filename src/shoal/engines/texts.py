@@ -94,6 +94,10 @@ def node_came(node: str, slots: int) -> str:
     return f"node {node} is there, with {slots} slot{'s' * (slots != 1)}"
 
 
+def nodes_leave(node: str) -> str:
+    return f"node {node} got SIGTERM: the nodes are taken away soon, and the job stops with a checkpoint"
+
+
 def process_waits(process: str, why: str) -> str:
     return f"{process} waits for a place: {why}"
 
@@ -225,3 +229,73 @@ def agent_failed(code: int, said: str) -> str:
 
 def ssh_broke(said: str) -> str:
     return f"the ssh connection to it ended; ssh said: {said}"
+
+
+# Slurm
+
+
+def no_slurm_program(program: str) -> str:
+    return (
+        f"--on slurm needs Slurm's program {program}, which is not on the PATH; log in to a machine of the cluster, or "
+        "load its module"
+    )
+
+
+NO_ALLOCATION = (
+    "--on slurm needs an allocation, and this process is in none: pass --nodes 2 and --time 1h to ask for one, or "
+    "start the job inside salloc or sbatch"
+)
+
+
+def nodes_in_allocation(nodes: str, job: str) -> str:
+    return (
+        f"--nodes {nodes} asks for an allocation, and this process is in one already (job {job}): leave out --nodes, "
+        "--time and --slurm, or start the job outside of it"
+    )
+
+
+def odd_allocation(job: str, nodes: int, counts: int) -> str:
+    return (
+        f"the variables of Slurm's job {job} do not fit together: {nodes} nodes, and numbers of tasks or cores for "
+        f"{counts}; start the job inside salloc or sbatch, with the variables that they set"
+    )
+
+
+def slurm_does_not_answer(program: str, said: str) -> str:
+    return f"Slurm's {program} failed; look whether the cluster is up (sinfo); {program} said: {said}"
+
+
+def allocation_refused(said: str) -> str:
+    return f"Slurm gives no allocation; change --nodes, --time, -n or --slurm; salloc said: {said}"
+
+
+def waiting_for_slurm(fewest: int, most: int) -> str:
+    nodes = f"{most} node{'s' * (most != 1)}" if fewest == most else f"{fewest} to {most} nodes"
+    return f"waiting for Slurm to give {nodes}"
+
+
+def goes_back_to_queue(job: str) -> str:
+    return f"Slurm takes the nodes of job {job} away for another one; the job goes back into Slurm's queue"
+
+
+def allocation_over(job: str, said: str) -> str:
+    return f"Slurm's job {job} has ended; ask for another allocation, and go on with --resume; srun said: {said}"
+
+
+def no_step(node: str, said: str) -> str:
+    return f"Slurm started nothing on node {node}; look at it with `sinfo -n {node}`; srun said: {said}"
+
+
+def no_python_in_step(node: str, python: str, said: str) -> str:
+    return (
+        f"node {node} cannot run {python}; put this Python where all nodes find it under the same path; srun said: "
+        f"{said}"
+    )
+
+
+def no_shoal_in_step(node: str, python: str) -> str:
+    return f"node {node} has no Shoal, or an older one, for {python}; install the same Shoal there"
+
+
+def srun_ended(said: str) -> str:
+    return f"its step of Slurm ended; srun said: {said}"

@@ -7,12 +7,15 @@ The modules of an engine are imported only if it is chosen.
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -21,11 +24,19 @@ from shoal.engines.engine import Engine
 from shoal.entry.function_script import recorded_call
 from shoal.environment import parse_address
 from shoal.errors import UsageError
-from shoal.job_config import LOCAL, JobConfig
+from shoal.job_config import LOCAL, SSH, JobConfig
 from shoal.launching import texts
 from shoal.launching.processes.specs import public
+from shoal.settings.allocation_wishes import node_range, salloc_options, slurms_time, time_limit
 from shoal.values import Address
+from shoal.watch.screen.display import announce
 from shoal.watch.screen.slow_work import told_if_slow
+
+if TYPE_CHECKING:
+    from shoal.engines.nodes.node_engine import NodeFolder
+    from shoal.engines.nodes.provider import Provider
+    from shoal.engines.nodes.script_files import ScriptFolder
+    from shoal.engines.slurm.allocation import Wish
 
 
 @dataclass(frozen=True)
@@ -34,6 +45,7 @@ class Elsewhere:
 
     config: JobConfig  # with an address that other machines reach
     open_engine: Callable[[Address], Engine]  # gets the address at which the coordinator listens
+    make_way: Callable[[], None] | None = None  # called when the job has stopped because its machines are taken away
 
 
 def chosen_engine(config: JobConfig, script: str, arguments: tuple[str, ...]) -> Elsewhere | None:
@@ -42,7 +54,11 @@ def chosen_engine(config: JobConfig, script: str, arguments: tuple[str, ...]) ->
         return None
     if (call := recorded_call(script, arguments)) is not None:
         raise UsageError(texts.function_elsewhere(call.name, config.on))
-    from shoal.engines.nodes.node_engine import NodeEngine, NodeEngineConfig, NodeFolder
+    return (_ssh if config.on == SSH else _slurm)(config, script)
+
+
+def _ssh(config: JobConfig, script: str) -> Elsewhere:
+    from shoal.engines.nodes.node_engine import NodeFolder
     from shoal.engines.nodes.script_files import read_folder
     from shoal.engines.ssh.hosts_file import read_hosts
     from shoal.engines.ssh.ssh_provider import SshProvider, find_ssh, real_name
@@ -56,26 +72,105 @@ def chosen_engine(config: JobConfig, script: str, arguments: tuple[str, ...]) ->
     folders = {host.name: NodeFolder(host.folder or str(folder.path), host.is_shared) for host in hosts}
 
     def open_engine(bound: Address) -> Engine:
-        with _probe(config) as probe:
-            nodes = NodeEngineConfig(
-                Address(bound.host, 0), reach=public(bound).host, folder=folder, folders=folders, probe=probe
-            )
-            engine = NodeEngine(nodes, SshProvider(hosts))
-            try:
-                with told_if_slow("reaching the hosts"):
-                    engine.gather(config.workers)
-            except BaseException:
-                engine.close()
-                raise
-        if engine.blind:
-            warning = texts.checkpoints_not_shared(engine.blind, config.checkpoint_to or config.run_dir or "runs")
-            print(f"shoal: warning: {warning}", file=sys.stderr, flush=True)
-        return engine
+        return _gathered(SshProvider(hosts), _Nodes(config, bound, folder, folders))
 
     config = msgspec.structs.replace(config, hosts=str(Path(config.hosts).absolute()))  # for whoever resumes the job
-    if parse_address(config.address, named="--address").is_loopback and "address" not in config.given:
-        config = msgspec.structs.replace(config, address=_address_towards([real_name(host) for host in hosts]))
-    return Elsewhere(config, open_engine)
+    return Elsewhere(_reachable(config, lambda: [real_name(host) for host in hosts]), open_engine)
+
+
+def _slurm(config: JobConfig, script: str) -> Elsewhere:
+    from shoal.engines.nodes.script_files import read_folder
+    from shoal.engines.slurm import allocation as slurm
+    from shoal.engines.slurm.held_allocation import HeldAllocation
+    from shoal.engines.slurm.slurm_programs import find_program, node_addresses, node_names
+    from shoal.engines.slurm.slurm_provider import SlurmProvider
+
+    job = slurm.job_in(os.environ)
+    if job and config.nodes and "nodes" in config.given:  # else it is what an earlier run of the job was given
+        raise UsageError(engine_texts.nodes_in_allocation(config.nodes, job))
+    if not job and not config.nodes:
+        raise UsageError(engine_texts.NO_ALLOCATION)
+    for program in ("srun", "scontrol", "sinfo", *(() if job else ("salloc",))):
+        find_program(program)
+    folder = read_folder(Path(script))
+    own = slurm.allocation_in(os.environ, node_names(os.environ[slurm.NODES])) if job else None
+
+    def open_engine(bound: Address) -> Engine:
+        if own is not None:
+            return _gathered(SlurmProvider(own), _Nodes(config, bound, folder))
+        wish = _wish(config)
+        held = HeldAllocation(wish)
+        try:
+            with told_if_slow(engine_texts.waiting_for_slurm(wish.fewest, wish.most)):
+                variables = held.wait()
+            given = slurm.allocation_in(variables, node_names(variables[slurm.NODES]))
+            provider = SlurmProvider(given, held)
+        except BaseException:
+            held.close()
+            raise
+        return _gathered(provider, _Nodes(config, bound, folder))
+
+    names = [node.name for node in own.nodes] if own is not None else []
+    reachable = _reachable(config, lambda: list(node_addresses(names).values()))
+    return Elsewhere(reachable, open_engine, partial(_make_way, job) if job else None)
+
+
+def _make_way(job: str) -> None:
+    """A job that ends by itself while it is preempted counts as done: Slurm would not start it again."""
+    from shoal.engines.slurm.slurm_programs import is_preempted, requeue
+
+    with contextlib.suppress(UsageError):  # Slurm does not answer: it has ended the job
+        if is_preempted(job):
+            announce("plain", engine_texts.goes_back_to_queue(job))
+            requeue(job)
+
+
+def _wish(config: JobConfig) -> Wish:
+    from shoal.engines.slurm.allocation import Wish
+
+    fewest, most = node_range(config.nodes)
+    seconds = time_limit(config.time) if config.time else 0
+    return Wish(
+        fewest=fewest,
+        most=most,
+        workers=config.workers,
+        threads=config.threads,
+        seconds=seconds,
+        time=slurms_time(seconds) if seconds else "",
+        options=salloc_options(config.slurm),
+    )
+
+
+@dataclass(frozen=True)
+class _Nodes:
+    """What an engine over nodes needs besides its provider."""
+
+    config: JobConfig
+    bound: Address  # where the coordinator listens
+    folder: ScriptFolder
+    folders: Mapping[str, NodeFolder] = field(default_factory=dict)
+
+
+def _gathered(provider: Provider, nodes: _Nodes) -> Engine:
+    """The engine, once all its first nodes can be used. Closes the provider if they cannot."""
+    from shoal.engines.nodes.node_engine import NodeEngine, NodeEngineConfig
+
+    config, host = nodes.config, nodes.bound.host
+    with _probe(config) as probe:
+        over = NodeEngineConfig(
+            Address(host, 0), reach=public(nodes.bound).host, folder=nodes.folder, folders=nodes.folders, probe=probe
+        )
+        engine = NodeEngine(over, provider)
+        try:
+            with told_if_slow("reaching the nodes"):
+                engine.gather(config.workers)
+        except BaseException:
+            engine.close()
+            raise
+    if engine.blind:
+        warning = texts.checkpoints_not_shared(engine.blind, config.checkpoint_to or config.run_dir or "runs")
+        print(f"shoal: warning: {warning}", file=sys.stderr, flush=True)
+    return engine
 
 
 @contextlib.contextmanager
@@ -91,6 +186,13 @@ def _probe(config: JobConfig) -> Iterator[str]:
         with contextlib.suppress(OSError):  # whoever writes there says why it cannot be done
             name = stack.enter_context(tempfile.NamedTemporaryFile(prefix=".shoal-probe-", dir=folder)).name
         yield name
+
+
+def _reachable(config: JobConfig, hosts: Callable[[], list[str]]) -> JobConfig:
+    """With an address of this machine that leads to the hosts, unless the user has given one."""
+    if parse_address(config.address, named="--address").is_loopback and "address" not in config.given:
+        return msgspec.structs.replace(config, address=_address_towards(hosts()))
+    return config
 
 
 def _address_towards(hosts: list[str]) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
-from shoal.disk.resuming import recorded_job, resumed_settings
+from shoal.disk.resuming import after_requeue, recorded_job, resumed_settings
 from shoal.disk.settings_merge import merge
 from shoal.environment import worker_environment
 from shoal.errors import UsageError
@@ -42,7 +42,7 @@ def launch(
         raise UsageError(texts.launch_in_worker(environment.worker))
     given = {name: os.fspath(value) if isinstance(value, os.PathLike) else value for name, value in options.items()}
     merged_over = partial(merge, given, file=None if config is None else os.fspath(config), origin="shoal.launch()")
-    merged = merged_over()
+    merged = after_requeue(merged_over())
     if merged.resume:
         merged = resumed_settings(merged, lambda base: merged_over(base=base))
     with _as_script(train, script_arguments, arguments, merged) as job:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import shlex
+import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator
@@ -151,6 +152,8 @@ def run_job(
     with told_if_slow("writing the report"):
         leave_report(job.run_dir, open_it=job.config.open)
     _say_how_it_ended(finish, job, closing)
+    if elsewhere is not None and elsewhere.make_way is not None and finish.exit_code == 128 + signal.SIGTERM:
+        elsewhere.make_way()
     return EndedJob(job.run_dir, finish)
 
 

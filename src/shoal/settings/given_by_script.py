@@ -51,7 +51,9 @@ _TRAINING = Treatment(Alone.HONOURED, InJob.TAKEN)
 _PLACE = Treatment(Alone.HONOURED, InJob.TOLD)
 
 TREATMENTS: Mapping[str, Treatment] = {
-    **dict.fromkeys(("workers", "min-workers", "spares", "on", "hosts", "strategy", "chaos"), _STARTED),
+    **dict.fromkeys(
+        ("workers", "min-workers", "spares", "on", "hosts", "nodes", "time", "slurm", "strategy", "chaos"), _STARTED
+    ),
     **dict.fromkeys(ParameterServerSettings.names(), _STARTED),
     **dict.fromkeys(
         ("address", "plaintext", "heartbeat-limit", "hang-limit", "lease", "max-failures"), _BETWEEN_PROCESSES

@@ -107,6 +107,26 @@ def hosts_without_ssh(hosts: str) -> str:
     return f"--hosts {hosts} is for --on ssh; add --on ssh, or leave --hosts out"
 
 
+def bad_nodes(text: str, most: int) -> str:
+    return f"--nodes is {text!r}; it should be a number of nodes, or MIN:MAX such as 2:8, from 1 to {most}"
+
+
+def bad_time(text: str) -> str:
+    return (
+        f"--time is {text!r}; it should be a time such as 4h, 30m or 1h30m, or one of Slurm's forms, such as 4:00:00 "
+        "or 1-12"
+    )
+
+
+def bad_slurm_options(text: str, why: str) -> str:
+    return f"--slurm is {text!r}, and {why}; it should hold options of salloc, such as 'partition=gpu account=lab'"
+
+
+def only_with_slurm(name: str, value: str) -> str:
+    needed = "--on slurm" if name == "nodes" else "--on slurm with --nodes, which asks for an allocation"
+    return f"--{name} {value} is for {needed}; add that, or leave --{name} out"
+
+
 GROUP_THAT_RUNS = "a group that runs (--servers HOST:PORT)"
 SERVERS_OF_THE_JOB = "servers of the job's own (--servers 2)"
 

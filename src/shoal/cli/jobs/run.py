@@ -15,7 +15,7 @@ from pathlib import Path
 from shoal.cli import texts
 from shoal.cli.jobs.script_options import WORKERS, KnownOption, in_order, misplaced, split_arguments
 from shoal.cli.options import Parser, add_settings, config_from
-from shoal.disk.resuming import recorded_job, resumed_settings
+from shoal.disk.resuming import after_requeue, recorded_job, resumed_settings
 from shoal.errors import UsageError
 from shoal.launching.processes.specs import check_script
 from shoal.launching.run_job import run_job
@@ -42,7 +42,7 @@ def parser() -> Parser:
 
 def main(arguments: Sequence[str]) -> int:
     parsed = _parsed(arguments)
-    config = config_from(parsed)
+    config = after_requeue(config_from(parsed))
     script, rest = parsed.script, tuple(parsed.arguments)
     if script is not None:
         check_script(script)

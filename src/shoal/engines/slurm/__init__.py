@@ -1,0 +1,1 @@
+"""Nodes that Slurm allots: what an allocation has, asking for one, and the provider of agents."""

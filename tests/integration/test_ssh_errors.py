@@ -96,4 +96,4 @@ def test_settings_that_do_not_go_together(tmp_path: Path, hosts: SshHosts) -> No
     assert_refused(outcome, setting_texts.hosts_without_ssh("hosts.toml"))
     outcome = shoal(tmp_path, "run", "--on", "shh", "script.py")
     assert_refused(outcome, setting_texts.not_one_of("on", "shh", setting_texts.did_you_mean("ssh")))
-    assert ENGINES == ("local", "ssh")
+    assert "ssh" in ENGINES

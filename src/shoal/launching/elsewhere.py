@@ -7,7 +7,6 @@ The modules of an engine are imported only if it is chosen.
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
 import sys
 import tempfile
@@ -22,7 +21,7 @@ import msgspec
 from shoal.engines import texts as engine_texts
 from shoal.engines.engine import Engine
 from shoal.entry.function_script import recorded_call
-from shoal.environment import parse_address
+from shoal.environment import inherited, parse_address
 from shoal.errors import UsageError
 from shoal.job_config import LOCAL, SSH, JobConfig
 from shoal.launching import texts
@@ -85,7 +84,8 @@ def _slurm(config: JobConfig, script: str) -> Elsewhere:
     from shoal.engines.slurm.slurm_programs import find_program, node_addresses, node_names
     from shoal.engines.slurm.slurm_provider import SlurmProvider
 
-    job = slurm.job_in(os.environ)
+    variables = inherited({})
+    job = slurm.job_in(variables)
     if job and config.nodes and "nodes" in config.given:  # else it is what an earlier run of the job was given
         raise UsageError(engine_texts.nodes_in_allocation(config.nodes, job))
     if not job and not config.nodes:
@@ -93,7 +93,7 @@ def _slurm(config: JobConfig, script: str) -> Elsewhere:
     for program in ("srun", "scontrol", "sinfo", *(() if job else ("salloc",))):
         find_program(program)
     folder = read_folder(Path(script))
-    own = slurm.allocation_in(os.environ, node_names(os.environ[slurm.NODES])) if job else None
+    own = slurm.allocation_in(variables, node_names(variables[slurm.NODES])) if job else None
 
     def open_engine(bound: Address) -> Engine:
         if own is not None:
@@ -102,8 +102,8 @@ def _slurm(config: JobConfig, script: str) -> Elsewhere:
         held = HeldAllocation(wish)
         try:
             with told_if_slow(engine_texts.waiting_for_slurm(wish.fewest, wish.most)):
-                variables = held.wait()
-            given = slurm.allocation_in(variables, node_names(variables[slurm.NODES]))
+                told = held.wait()
+            given = slurm.allocation_in(told, node_names(told[slurm.NODES]))
             provider = SlurmProvider(given, held)
         except BaseException:
             held.close()

@@ -15,11 +15,12 @@ from dataclasses import replace
 
 from shoal.engines.engine import describe_exit
 from shoal.engines.local import LocalEngine
+from shoal.engines.waiting import wait_for
 from shoal.errors import AddressUnavailable, Interrupted, Refused, ShoalError, by_name
 from shoal.events import Event, GenerationFormed, StorageFailed
 from shoal.launching.coordinator_line import Broke, Connected, CoordinatorLine
 from shoal.launching.plaintext import spoken_plaintext
-from shoal.launching.processes.running import Gone, LinesPrinted, Processes, wait_for
+from shoal.launching.processes.running import Gone, LinesPrinted, Processes
 from shoal.launching.processes.specs import Job, worker_name, worker_process
 from shoal.launching.signals import Signals, caught_signals
 from shoal.membership.watcher import WatcherClient

@@ -16,6 +16,7 @@ import msgspec
 
 from shoal.disk.aftermath import EVENTS, log_failure
 from shoal.engines.engine import MachinesLeave, NoMachines, Placed, Working, describe_exit
+from shoal.engines.waiting import Source, wait_for
 from shoal.errors import ShoalError, all_errors
 from shoal.events import AnyEvent, Event, FaultInjected, JobEnded, Record, StepsApplied, WorkerFailed, WorkerStarted
 from shoal.files import whole_lines
@@ -23,7 +24,7 @@ from shoal.launching import coordinator_line as line
 from shoal.launching.chaos import clauses
 from shoal.launching.chaos.laboratory import Laboratory, Running
 from shoal.launching.coordinator_line import CoordinatorLine
-from shoal.launching.processes.running import Gone, JobProcess, LinesPrinted, Processes, ProcessNews, Source, wait_for
+from shoal.launching.processes.running import Gone, JobProcess, LinesPrinted, Processes, ProcessNews
 from shoal.launching.processes.spares import Spares
 from shoal.launching.processes.specs import COORDINATOR, Job, placed, worker_name, worker_process
 from shoal.launching.screen import Screen

@@ -17,11 +17,12 @@ from shoal.cli import texts
 from shoal.cli.options import Parser
 from shoal.disk.job_token import read_group_token, token_file
 from shoal.engines.local import LocalEngine
+from shoal.engines.waiting import wait_for
 from shoal.environment import parse_address
 from shoal.errors import ServersLost, UsageError
 from shoal.events import AnyEvent
 from shoal.launching.plaintext import spoken_plaintext
-from shoal.launching.processes.running import Processes, wait_for
+from shoal.launching.processes.running import Processes
 from shoal.launching.processes.specs import public
 from shoal.launching.servers.own_servers import OwnServers, OwnServersConfig
 from shoal.launching.signals import Signals, caught_signals

@@ -27,8 +27,9 @@ from shoal.engines.nodes import equipment
 from shoal.engines.nodes.agent_files import AgentFiles, CopyFailed
 from shoal.engines.nodes.agent_link import PURPOSE, AgentLink
 from shoal.engines.nodes.agent_messages import LauncherMessage, decode_launchers
-from shoal.engines.nodes.provider import Errand
+from shoal.engines.nodes.provider import AGENT_HAS_NO_WAY, Errand
 from shoal.engines.nodes.script_files import TooLarge, seen_in
+from shoal.engines.waiting import wait_for
 from shoal.environment import node_variables, thread_default
 from shoal.errors import ShoalError, UsageError, WireError
 from shoal.transport.connection.handshake import Key, Untrusted
@@ -36,9 +37,7 @@ from shoal.transport.connection.introduction import connect
 
 LONGEST_ERRAND = 16 * 1024  # bytes of the line on standard input
 CONNECT_SECONDS = 20.0
-MOST_UNSENT = (
-    4 * 1024 * 1024
-)  # bytes of output that wait for the launcher; beyond, processes wait before they print more
+MOST_UNSENT = 4 * 1024 * 1024  # bytes of output that wait for the launcher; beyond, printing processes wait
 LOOK_SECONDS = 1.0  # the longest wait: a process that works is reported about once a second
 
 
@@ -206,7 +205,7 @@ class Agent:
         while self._outlives:
             age = time.monotonic() - start
             self._local.send_signal([name for name, its in self._outlives.items() if its <= age], signal.SIGKILL)
-            select.select([self._local], [], [], 0.05)
+            wait_for([self._local], 0.05)
             for happened in self._local.poll():
                 if isinstance(happened, Exited):
                     self._outlives.pop(happened.name, None)
@@ -237,7 +236,7 @@ def main() -> int:
     except (OSError, Untrusted, ShoalError) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else error
         sys.stderr.write(f"{texts.agent_has_no_way(errand.node, errand.address, why)}\n")
-        return 3
+        return AGENT_HAS_NO_WAY
     agent = Agent(errand, AgentLink(met.endpoint, decode_launchers))
     if errand.is_warned:
         signal.signal(signal.SIGTERM, lambda *_: agent.warn())

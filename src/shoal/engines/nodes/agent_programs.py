@@ -1,4 +1,4 @@
-"""Providers that start a program for each node, such as srun: it starts the agent there and stays with it.
+"""Providers that start a program for each node, ssh or srun: it starts the agent there and stays with it.
 
 The program's standard input brings the agent its errand, and its end ends the agent. What it prints, and its exit code,
 say why there is no agent. A node that was lost is tried again, since it may come back. Not here: which programs these
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
+import re
 import selectors
 import subprocess
 import time
@@ -17,10 +17,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from shoal.engines.nodes.provider import NodeGone, Provider, WayIn
+from shoal.engines.waiting import wait_for
+from shoal.errors import printable
 
 FIRST_PAUSE, LONGEST_PAUSE = 5.0, 60.0  # seconds before a node that was lost is tried again
 MOST_LINES, MOST_SAID = 20, 64 * 1024  # of what a program and its agent print: the last lines, of the last bytes
 END_SECONDS = 5.0  # that a program may take to end
+NO_SHOAL = re.compile(r"no module named '?shoal", re.IGNORECASE)  # what Python prints where Shoal is not installed
 
 
 @dataclass(frozen=True)
@@ -140,7 +143,7 @@ class AgentPrograms(Provider):
 
     def _ended(self, session: _Session) -> NodeGone:
         assert session.process.stdout is not None
-        while session.is_open and select.select([session.process.stdout], [], [], 0)[0]:
+        while session.is_open and wait_for([session.process.stdout], 0.0):
             self._read(session)
         code = session.process.wait()
         self._forget(session)
@@ -166,3 +169,8 @@ def _close_input(process: subprocess.Popen[bytes]) -> None:
     assert process.stdin is not None
     with contextlib.suppress(BrokenPipeError):
         process.stdin.close()
+
+
+def last_line(lines: Sequence[str]) -> str:
+    """The last line that says something, for people."""
+    return next((printable(line.strip()) for line in reversed(lines) if line.strip()), "nothing")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import selectors
 import signal
 import sys
@@ -39,6 +38,7 @@ from shoal.engines.nodes.agent_lines import AgentLines, AgentLost, AgentSaid
 from shoal.engines.nodes.node_placement import Demand, NodePlacement, Place, Waits
 from shoal.engines.nodes.provider import Provider, WayIn
 from shoal.engines.nodes.script_files import ScriptFolder
+from shoal.engines.waiting import wait_for
 from shoal.environment import travelling_variables
 from shoal.errors import AddressUnavailable, UsageError
 from shoal.files import read_plain
@@ -118,7 +118,7 @@ class NodeEngine(Engine):
         """Wait until all first nodes can be used. Raises `UsageError` if one cannot, or if they have too few slots."""
         limit = time.monotonic() + seconds
         while missing := [node for node in self._expected if node not in self._placement.nodes]:
-            select.select([self], [], [], min(1.0, max(0.0, limit - time.monotonic())))
+            wait_for([self], min(1.0, max(0.0, limit - time.monotonic())))
             self._look()
             if self._troubles:
                 raise UsageError(next(iter(self._troubles.values())))
@@ -176,7 +176,7 @@ class NodeEngine(Engine):
         left = {node.agent for node in self._nodes.values()}
         limit = time.monotonic() + END_SECONDS
         while left and (patience := limit - time.monotonic()) > 0:
-            select.select([self._lines], [], [], patience)
+            wait_for([self._lines], patience)
             left -= {said.agent for said in self._lines.poll() if isinstance(said, AgentLost)}
         self._provider.close()
         self._lines.close()

@@ -15,6 +15,7 @@ import msgspec
 from shoal.bounds import Name, Ordinal
 from shoal.values import Address
 
+AGENT_HAS_NO_WAY = 3  # exit code of an agent that cannot reach the launcher
 AGENT = ("-P", "-m", "shoal.engines.nodes.agent")  # what Python runs on a node
 
 

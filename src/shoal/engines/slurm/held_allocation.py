@@ -7,7 +7,6 @@ here: what is asked for (`allocation`), the end of a request that waits (`alloca
 from __future__ import annotations
 
 import contextlib
-import select
 import subprocess
 import sys
 import tempfile
@@ -17,7 +16,7 @@ import msgspec
 
 from shoal.engines import texts
 from shoal.engines.slurm.allocation import Wish, salloc_command
-from shoal.engines.slurm.slurm_programs import find_program, last_line
+from shoal.engines.slurm.slurm_programs import error_line, find_program
 from shoal.errors import UsageError
 
 HOLD = """
@@ -50,7 +49,6 @@ class HeldAllocation:
         assert self._keeper.stdout is not None
         line = b""
         while not line.endswith(b"\n"):
-            select.select([self._keeper.stdout], [], [])
             data = self._keeper.stdout.read(65536)
             if not data or len(line) > LONGEST_LINE:
                 raise UsageError(texts.allocation_refused(self._words()))
@@ -73,4 +71,4 @@ class HeldAllocation:
 
     def _words(self) -> str:
         self._said.seek(0)
-        return last_line(self._said.read(LONGEST_WORDS).decode("utf-8", "replace").splitlines())
+        return error_line(self._said.read(LONGEST_WORDS).decode("utf-8", "replace").splitlines())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -53,16 +52,15 @@ def _answer(program: str, *words: str) -> list[str]:
             text=True,
             timeout=ASK_SECONDS,
             check=False,
-            env=dict(os.environ),
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise UsageError(texts.slurm_does_not_answer(program, str(error))) from None
     if done.returncode != 0:
-        raise UsageError(texts.slurm_does_not_answer(program, last_line(done.stderr.splitlines())))
+        raise UsageError(texts.slurm_does_not_answer(program, error_line(done.stderr.splitlines())))
     return [line.strip() for line in done.stdout.splitlines() if line.strip()]
 
 
-def last_line(lines: Sequence[str]) -> str:
+def error_line(lines: Sequence[str]) -> str:
     """The last one that says something; `error` lines go first, since others may follow them."""
     said = [printable(line.strip()) for line in lines if line.strip()]
     errors = [line for line in said if "error" in line]

@@ -5,31 +5,29 @@ Not here: the allocation itself (`allocation`, `held_allocation`).
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from collections.abc import Sequence
 
 from shoal.engines import texts
-from shoal.engines.nodes.agent_programs import AgentProgram, AgentPrograms
-from shoal.engines.nodes.provider import AGENT, NodeGone
+from shoal.engines.nodes.agent_programs import NO_SHOAL, AgentProgram, AgentPrograms
+from shoal.engines.nodes.provider import AGENT, AGENT_HAS_NO_WAY, NodeGone
 from shoal.engines.slurm.allocation import Allocation, srun_command, srun_variables
 from shoal.engines.slurm.held_allocation import HeldAllocation
-from shoal.engines.slurm.slurm_programs import find_program, last_line
+from shoal.engines.slurm.slurm_programs import error_line, find_program
+from shoal.environment import inherited
 from shoal.errors import printable
 
-AGENT_HAS_NO_WAY = 3  # exit code of an agent that cannot reach the launcher
 OVER = re.compile(r"has expired|invalid job id|already completing|job has been cancelled", re.IGNORECASE)
 NO_PYTHON = re.compile(r"execve\(\).*(no such file|permission denied|not a directory)", re.IGNORECASE)
 NO_WAY = re.compile(r"cannot reach the launcher")
-NO_SHOAL = re.compile(r"no module named '?shoal", re.IGNORECASE)
 
 
 class SlurmProvider(AgentPrograms):
     def __init__(self, allocation: Allocation, held: HeldAllocation | None = None) -> None:
         """`held` is closed with it. Raises `UsageError` where there is no srun."""
         srun = find_program("srun")
-        variables = srun_variables(os.environ)
+        variables = srun_variables(inherited({}))
         agent = (sys.executable, *AGENT)
         self._job = allocation.job
         self._held = held
@@ -67,7 +65,7 @@ def why_no_agent(job: str, node: str, code: int, lines: Sequence[str]) -> str:
         return texts.no_python_in_step(node, sys.executable, said)
     if code == AGENT_HAS_NO_WAY and (said := _matching(NO_WAY, lines)):
         return texts.no_way_back(said)
-    return texts.no_step(node, last_line(lines))
+    return texts.no_step(node, error_line(lines))
 
 
 def _matching(pattern: re.Pattern[str], lines: Sequence[str]) -> str:
@@ -79,4 +77,4 @@ def why_lost(code: int, lines: Sequence[str]) -> str:
     """Why a node that was there is gone; follows 'node b is gone: '."""
     if code == 0 and not any(line.strip() for line in lines):
         return texts.AGENT_ENDED
-    return texts.srun_ended(last_line(lines))
+    return texts.srun_ended(error_line(lines))

@@ -6,15 +6,14 @@ import re
 from collections.abc import Sequence
 
 from shoal.engines import texts
+from shoal.engines.nodes.agent_programs import NO_SHOAL, last_line
+from shoal.engines.nodes.provider import AGENT_HAS_NO_WAY
 from shoal.engines.ssh.hosts_file import Host
-from shoal.errors import printable
 
 SSH_FAILED = 255  # the exit code of ssh where ssh itself has failed
 NO_SUCH_PROGRAM = (126, 127)  # of the shell on the host
-AGENT_HAS_NO_WAY = 3  # of an agent that cannot reach the launcher
 UNKNOWN = re.compile(r"could not resolve|name or service not known|no address associated", re.IGNORECASE)
 UNREACHED = re.compile(r"connection (refused|timed out|reset|closed)|no route|unreachable|timed out", re.IGNORECASE)
-NO_SHOAL = re.compile(r"no module named '?shoal", re.IGNORECASE)
 
 
 def why_no_agent(host: Host, code: int, lines: Sequence[str]) -> str:
@@ -40,7 +39,3 @@ def why_lost(code: int, lines: Sequence[str]) -> str:
     if code == SSH_FAILED:
         return texts.ssh_broke(last_line(lines))
     return texts.AGENT_ENDED if code == 0 else texts.agent_failed(code, last_line(lines))
-
-
-def last_line(lines: Sequence[str]) -> str:
-    return next((printable(line.strip()) for line in reversed(lines) if line.strip()), "nothing")

@@ -7,13 +7,11 @@ do when they end.
 
 from __future__ import annotations
 
-import select
 import signal
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from shoal.engines.engine import (
     Engine,
@@ -28,15 +26,10 @@ from shoal.engines.engine import (
     Working,
 )
 from shoal.engines.local import LocalEngine
+from shoal.engines.waiting import Source, wait_for
 from shoal.launching.processes.output import Output
 
 LOOK_SECONDS = 1.0  # the longest wait for processes that are to end
-
-
-class Source(Protocol):
-    """Something to wait for."""
-
-    def fileno(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -172,11 +165,3 @@ class Processes:
 
     def _signal_all(self, number: signal.Signals) -> None:
         self.send_signal({one.name for one in self._running.values()}, number)
-
-
-def wait_for(sources: Sequence[Source], seconds: float) -> None:
-    """`select` would refuse descriptors from 1024 on, which a program that calls `shoal.launch` may well have."""
-    poll = select.poll()
-    for source in sources:
-        poll.register(source.fileno(), select.POLLIN)
-    poll.poll(seconds * 1000)

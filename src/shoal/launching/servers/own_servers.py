@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shoal.engines.engine import describe_exit
+from shoal.engines.waiting import Source
 from shoal.errors import ShoalError
 from shoal.launching import texts
-from shoal.launching.processes.running import Gone, Processes, ProcessNews, Source
+from shoal.launching.processes.running import Gone, Processes, ProcessNews
 from shoal.launching.processes.specs import ServerPlan, public, reachable, server_process
 from shoal.launching.servers import server_news
 from shoal.launching.servers.server_posts import ServerPosts

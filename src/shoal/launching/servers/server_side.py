@@ -9,8 +9,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 
+from shoal.engines.waiting import Source
 from shoal.events import AnyEvent, ServersMeasured
-from shoal.launching.processes.running import ProcessNews, Source
+from shoal.launching.processes.running import ProcessNews
 
 MEASURED_EVERY = 1.0  # seconds between two looks at the servers' figures
 RECORDED_EVERY = 5.0  # seconds between two figures in the job's record

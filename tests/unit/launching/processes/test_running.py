@@ -11,7 +11,8 @@ import pytest
 
 from shoal.engines.engine import ProcessSpec
 from shoal.engines.local import LocalEngine
-from shoal.launching.processes.running import Gone, JobProcess, LinesPrinted, Processes, ProcessNews, wait_for
+from shoal.engines.waiting import wait_for
+from shoal.launching.processes.running import Gone, JobProcess, LinesPrinted, Processes, ProcessNews
 from support.engines import PATIENCE, PATIENT, python
 
 

@@ -25,6 +25,7 @@ WORKER = "SHOAL_WORKER"  # this worker's number in the job
 PROCESS = "SHOAL_PROCESS"  # process id of the worker, set by the worker: distinguishes it from its child processes
 NODE = "SHOAL_NODE"  # the node that this process runs on, as an engine over several machines names it
 SCRIPT = "SHOAL_SCRIPT"  # the script's path on that node, where it may differ from the launcher's
+FUNCTION_FILE = "SHOAL_FUNCTION_FILE"  # path of the file with the job's pickled function, where it may differ so too
 TORCH_AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"  # torch's own: whether it loads extensions, such as ours, at import
 MALLOC = "GLIBC_TUNABLES"  # the C library's own
 # A step frees every gradient and the next step allocates as much again. If malloc keeps that memory (up to 4 GiB) in
@@ -186,6 +187,11 @@ def spans_nodes() -> bool:
 def script_here(script: str) -> str:
     """The path on this machine of a script that the launcher calls `script`."""
     return os.environ.get(SCRIPT) or script
+
+
+def function_file_here(file: str) -> str:
+    """The path on this machine of a pickled function that the launcher has in `file`."""
+    return os.environ.get(FUNCTION_FILE) or file
 
 
 def node_variables(node: str, script: str) -> dict[str, str]:

@@ -31,8 +31,8 @@ from shoal.settings.strategy_settings import Kind, StrategySettings
 
 RESIZES = ("global-batch", "worker-batch", "worker-batch-and-lr")
 PROGRESS = ("auto", "live", "plain", "none")
-LOCAL, SSH, SLURM = "local", "ssh", "slurm"
-ENGINES = (LOCAL, SSH, SLURM)
+LOCAL, SSH, SLURM, RAY, SPARK, DASK = "local", "ssh", "slurm", "ray", "spark", "dask"
+ENGINES = (LOCAL, SSH, SLURM, RAY, SPARK, DASK)
 MOST_WORKERS = 10_000  # of a job
 NO_SETTINGS = ("strategy-settings", "given")  # fields of `JobConfig`
 
@@ -46,7 +46,7 @@ class JobConfig(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbi
     ] = 0
     spares: Annotated[int, Meta(description="processes kept ready, with torch imported, to replace lost workers")] = 0
     on: Annotated[
-        str, Meta(description="where workers and servers run: local (this machine), ssh (--hosts) or slurm")
+        str, Meta(description="where workers and servers run: local (this machine), ssh (--hosts), slurm, ray, spark or dask")
     ] = LOCAL
     hosts: Annotated[str, Meta(description="TOML file with a table for each host of --on ssh")] = ""
     nodes: Annotated[

@@ -182,29 +182,83 @@ def test_a_plain_torch_script_on_several_hosts_is_told_what_to_do(tmp_path: Path
     assert texts.plain_torch_elsewhere("a") in outcome.stdout + outcome.stderr
 
 
-def test_a_script_travels_to_hosts_that_share_no_file_system(tmp_path: Path) -> None:
-    """Three machines: the launcher and two hosts, on which the project, the record and tokens are not there."""
-    project = tmp_path / "project"
+def project_in(folder: Path) -> Path:
+    project = folder / "project"
     (project / "runtime").mkdir(parents=True, mode=0o700)
-    shutil.copy(PROGRAMS / "network_training.py", project / "script.py")
-    (tmp_path / "store").mkdir()
     (project / "hosts.toml").write_text("[a]\nslots = 1\n[b]\nslots = 2\n")
+    (folder / "store").mkdir()
+    return project
+
+
+def on_hosts_of_their_own(folder: Path, *words: str) -> str:
+    """Run Python in a project on one of three machines. The two hosts do not see the project, the record and tokens.
+
+    Returns what it printed."""
+    project = folder / "project"
     with Network(3) as network:
         places = {
             name: Place(network.namespaces[machine], network.host(machine), (project, Path("/dev/shm")))
             for name, machine in (("a", 1), ("b", 2))
         }
-        with ssh_hosts(tmp_path / "ssh", places) as hosts:
-            store = ("--checkpoint-to", str(tmp_path / "store"), "--min-workers", "2")
-            words = ("-m", "shoal", *command("--chaos", "kill worker 1 at step 8", *store, "script.py", workers=2))
+        with ssh_hosts(folder / "ssh", places) as hosts:
             variables = {**os.environ, **hosts.variables, "XDG_RUNTIME_DIR": str(project / "runtime")}
             launcher = network.start(0, *words, cwd=project, env=variables)
             output, _ = launcher.communicate(timeout=4 * PATIENCE)
             assert launcher.returncode == 0, output
             assert hosts.left == []
+    assert not list((project / "runtime").iterdir())
+    return str(output)
+
+
+def test_a_script_travels_to_hosts_that_share_no_file_system(tmp_path: Path) -> None:
+    project = project_in(tmp_path)
+    shutil.copy(PROGRAMS / "network_training.py", project / "script.py")
+    store = ("--checkpoint-to", str(tmp_path / "store"), "--min-workers", "2")
+    words = command("--chaos", "kill worker 1 at step 8", *store, "script.py", workers=2)
+    on_hosts_of_their_own(tmp_path, "-m", "shoal", *words)
     events = events_in(project / "run")
     assert set(nodes_of(events).values()) == {"a", "b"}
     assert [event.worker for event in events if isinstance(event, WorkerDied)] == [1]
     for worker in (0, 2):
         assert (project / f"run/logs/worker-{worker}.log").read_text().endswith("exact\n")
-    assert not list((project / "runtime").iterdir())
+
+
+PROGRAM = """
+import shoal
+from parts.numbers import factor
+
+def train(run, times=1):
+    print("worker got", int(run.mean(times * factor)), flush=True)
+
+if __name__ == "__main__":
+    common = {"on": "ssh", "hosts": "hosts.toml", "workers": 2, "progress": "none", "checkpoint_every": "never"}
+    secret = 7
+    def copied(run):
+        print("worker got", int(run.mean(secret * factor)), flush=True)
+    shoal.launch(train, arguments={"times": 2}, run_dir="run", spares=1, **common).check()
+    shoal.launch(copied, run_dir="copied", **common).check()
+    from parts.numbers import train
+    shoal.launch(train, run_dir="module", **common).check()
+"""
+MODULE = """
+factor = 3
+
+def train(run):
+    from parts.others import more
+    print("worker got", int(run.mean(factor * more)), flush=True)
+"""
+
+
+def test_functions_travel_with_their_modules_to_hosts_that_share_no_file_system(tmp_path: Path) -> None:
+    """Of a script, of no module at all, and of a package."""
+    project = project_in(tmp_path)
+    (project / "parts").mkdir()
+    (project / "parts" / "__init__.py").touch()
+    (project / "parts" / "numbers.py").write_text(MODULE)
+    (project / "parts" / "others.py").write_text("more = 11\n")
+    (project / "program.py").write_text(PROGRAM)
+    on_hosts_of_their_own(tmp_path, "program.py")
+    for run, got in (("run", "6"), ("copied", "21"), ("module", "33")):
+        assert {one.node for one in events_in(project / run) if isinstance(one, ProcessPlaced)} == {"a", "b"}
+        for worker in (0, 1):
+            assert f"worker got {got}\n" in (project / f"{run}/logs/worker-{worker}.log").read_text()

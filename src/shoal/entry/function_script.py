@@ -4,8 +4,9 @@
 
 SOURCE is a module's name or the absolute path of a script, which is imported, so that nothing under its
 `if __name__ == "__main__"` runs. A function without either travels by cloudpickle in FILE, which only its owner can
-read: the one place where Shoal unpickles anything. Each FOLDER is one in which the launching program finds modules. Not
-here: which way a function takes (`launching.from_python.travelling`).
+read: the one place where Shoal unpickles anything. Each FOLDER is one in which the launching program finds modules. On
+other nodes the source and FILE may have other paths, which variables tell. Not here: which way a function takes
+(`launching.from_python.travelling`).
 """
 
 from __future__ import annotations
@@ -25,9 +26,11 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any
 
+from shoal.environment import function_file_here, script_here
 from shoal.errors import UsageError
 
 SCRIPT = str(Path(__file__).resolve())
+COMMAND = ("-P", "-m", "shoal.entry.function_script")  # for Python on another machine, where this file has another path
 ARGUMENTS, PICKLE, PATH = "--arguments=", "--pickle=", "--path="
 STAND_IN = "shoal_launched_script"  # a script's module name, where the script is called like a module that is in use
 OTHERS_FRAMES = (str(Path(__file__).parents[1]), "<frozen ")  # file names of frames that are not the user's
@@ -97,7 +100,8 @@ def main() -> None:
     call = parsed(sys.argv[1:])
     # Python has put the folder of this file first, whose modules are nobody's to import by their bare names.
     usual = [entry for entry in sys.path if entry != str(Path(SCRIPT).parent)]
-    sys.path[:] = [*(folder for folder in call.folders if folder not in usual), *usual]
+    folders = dict.fromkeys((*folders_here(call), *call.folders))
+    sys.path[:] = [*(folder for folder in folders if folder not in usual), *usual]
     sys.argv = [call.source or SCRIPT]
     try:
         train = found(call)
@@ -108,14 +112,31 @@ def main() -> None:
     shoal_main.main(train)
 
 
+def folders_here(call: FunctionCall) -> tuple[str, ...]:
+    """The folder on this node that has travelled with the function; nothing where the launcher's own is used."""
+    if not (script := script_here("")):
+        return ()
+    is_module = call.source and not call.source.startswith("/")
+    return (str(module_root(call.source, script) if is_module else Path(script).parent),)
+
+
+def module_root(module: str, file: str) -> Path:
+    """The folder on `sys.path` in which a module is found that has this file."""
+    steps = len(module.split(".")) - 1 + (Path(file).stem == "__init__")
+    return Path(file).absolute().parents[steps]
+
+
 def found(call: FunctionCall) -> Callable[..., Any]:
     """The function with its keyword arguments, to be called with a `Run`."""
-    function, keywords = _unpickled(call.pickle) if call.pickle else (_imported(call), call.keywords)
+    function, keywords = (
+        _unpickled(function_file_here(call.pickle)) if call.pickle else (_imported(call), call.keywords)
+    )
     return function if not keywords else lambda run: function(run, **keywords)
 
 
 def _imported(call: FunctionCall) -> Any:
-    home = _imported_script(call.source) if call.source.startswith("/") else importlib.import_module(call.source)
+    is_script = call.source.startswith("/")
+    home = _imported_script(script_here(call.source)) if is_script else importlib.import_module(call.source)
     return reduce(getattr, call.name.split("."), home)
 
 
@@ -134,6 +155,7 @@ def _imported_script(path: str) -> ModuleType:
 
 def _unpickled(file: str) -> tuple[Callable[..., Any], Mapping[str, Any]]:
     """Unpickling runs whatever the file says: it must be one that nobody else can have written."""
+    file = function_file_here(file)
     try:
         descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:

@@ -23,6 +23,8 @@ import msgspec
 from msgspec import Meta
 
 from shoal.bounds import MOST_MEMBERS, Members, Text
+from shoal.entry import function_script
+from shoal.entry.function_script import recorded_call
 from shoal.environment import become_worker, script_here
 
 READY = "shoal: spare is ready"
@@ -68,7 +70,8 @@ def _import_gently() -> None:
 def _become(order: Order) -> None:
     become_worker(order.variables)
     _load_extensions()
-    script = str(Path(script_here(order.script)).absolute())
+    is_function = recorded_call(order.script, order.arguments) is not None
+    script = function_script.SCRIPT if is_function else str(Path(script_here(order.script)).absolute())
     sys.argv = [script, *order.arguments]
     sys.path.insert(0, os.path.dirname(os.path.realpath(script)))  # noqa: PTH120  as Python itself does it
     sys.excepthook = _without_our_frames

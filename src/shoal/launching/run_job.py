@@ -33,7 +33,7 @@ from shoal.job_config import JobConfig
 from shoal.launching import texts
 from shoal.launching.chaos import clauses as chaos
 from shoal.launching.coordinator_line import CoordinatorLine
-from shoal.launching.elsewhere import chosen_engine
+from shoal.launching.elsewhere.chosen import chosen_engine
 from shoal.launching.from_python.travelling import check_function
 from shoal.launching.launcher_loop import Equipment, LauncherLoop
 from shoal.launching.plaintext import spoken_plaintext

@@ -44,11 +44,8 @@ def too_many_workers(workers: int, most: int) -> str:
     )
 
 
-def function_elsewhere(function: str, engine: str) -> str:
-    return (
-        f"{function} is a function, and on={engine!r} runs scripts: put it in a file that calls shoal.main, and give "
-        "the file's path"
-    )
+def engine_not_installed(engine: str, package: str) -> str:
+    return f'--on {engine} needs the package {package}, which is not installed: pip install "shoal[{engine}]"'
 
 
 def checkpoints_not_shared(nodes: Collection[str], place: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from shoal.engines import texts as engine_texts
 from shoal.errors import UsageError
 from shoal.job_config import JobConfig, from_mapping
 from shoal.launching import texts
-from shoal.launching.elsewhere import chosen_engine
+from shoal.launching.elsewhere.chosen import PACKAGES, chosen_engine
 from shoal.settings import texts as setting_texts
 
 
@@ -46,10 +47,6 @@ def test_more_workers_than_slots_name_both_numbers(project: Path) -> None:
     assert str(raised.value) == engine_texts.too_few_slots(3, 2, 1)
 
 
-def train(run: shoal.Run) -> None:
-    """Never run."""
-
-
 def test_python_has_the_same_settings_and_the_same_words(project: Path) -> None:
     hosts = str(project / "hosts.toml")
     with pytest.raises(UsageError) as raised:
@@ -58,9 +55,6 @@ def test_python_has_the_same_settings_and_the_same_words(project: Path) -> None:
     with pytest.raises(UsageError) as raised:
         shoal.launch(str(project / "train.py"), on="ssh", hosts=hosts, workers=3)
     assert str(raised.value) == engine_texts.too_few_slots(3, 2, 1)
-    with pytest.raises(UsageError) as raised:
-        shoal.launch(train, on="ssh", hosts=hosts, workers=2)
-    assert str(raised.value) == texts.function_elsewhere("train", "ssh")
 
 
 def test_settings_may_stand_in_a_file(project: Path) -> None:
@@ -68,3 +62,14 @@ def test_settings_may_stand_in_a_file(project: Path) -> None:
     with pytest.raises(UsageError) as raised:
         shoal.launch(str(project / "train.py"), config=str(project / "job.toml"))
     assert str(raised.value) == engine_texts.hosts_file_missing(Path("nowhere.toml"))
+
+
+@pytest.mark.parametrize(("engine", "package"), PACKAGES.items())
+def test_an_engine_that_is_not_installed_says_what_to_install(
+    engine: str, package: str, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)  # as if it could not be imported
+    with pytest.raises(UsageError) as raised:
+        shoal.launch(str(project / "train.py"), on=engine)
+    assert str(raised.value) == texts.engine_not_installed(engine, package)
+    assert f'pip install "shoal[{engine}]"' in str(raised.value)

@@ -144,14 +144,15 @@ class Agent:
     def _look_at(self, asked: messages.LookAt) -> None:
         """A folder that is too large, or cannot be read, is none that could be used."""
         try:
-            seen = seen_in(Path(asked.folder), asked.script) if Path(asked.folder).is_dir() else None
+            is_there = asked.folder and Path(asked.folder).is_dir()
+            seen = seen_in(Path(asked.folder), asked.script) if is_there else None
         except (OSError, TooLarge):
             seen = ()
         sees = bool(asked.probe) and os.path.exists(asked.probe)  # noqa: PTH110  where it may not look, it is not there
         self._say(messages.FolderSeen(is_there=seen is not None, files=seen or (), sees_probe=sees))
 
     def _settle(self, folder: Path, script: str, work_in: Path) -> None:
-        self._script = str(folder / script)
+        self._script = str(folder / script) if script else ""
         try:
             os.chdir(work_in if work_in.is_dir() else folder)
         except OSError as error:

@@ -253,29 +253,26 @@ class NodeEngine(Engine):
         self._nodes[hello.node] = _Node(agent, hello)
         if trouble := equipment.difference(self._versions, hello.versions, hello.node):
             self._refuse(hello.node, trouble)
-        elif self._config.folder is None:
-            self._use(hello.node)
+        elif (own := self._config.folder) is None:
+            self._say(hello.node, messages.LookAt(folder="", script="", probe=self._config.probe))
         else:
-            there = self._folder_on(hello.node)
-            self._say(hello.node, self._question(there.path))
+            there = self._folder_on(hello.node, own)
+            self._say(hello.node, messages.LookAt(folder=there.path, script=own.script, probe=self._config.probe))
 
-    def _folder_on(self, node: str) -> NodeFolder:
-        assert self._config.folder is not None
-        return self._config.folders.get(node, NodeFolder(str(self._config.folder.path)))
-
-    def _question(self, folder: str) -> messages.LookAt:
-        assert self._config.folder is not None
-        return messages.LookAt(folder=folder, script=self._config.folder.script, probe=self._config.probe)
+    def _folder_on(self, node: str, own: ScriptFolder) -> NodeFolder:
+        return self._config.folders.get(node, NodeFolder(str(own.path)))
 
     def _compare(self, node: str, seen: messages.FolderSeen) -> None:
         """The script's folder on a node: use it, or have a copy made, or refuse the node."""
-        own, there = self._config.folder, self._folder_on(node)
-        assert own is not None
+        own, here = self._config.folder, str(Path.cwd())
         if self._config.probe and not seen.sees_probe:
             self.blind.append(node)
+        if own is None:
+            self._say(node, messages.Settle(folder=".", script="", work_in=here))
+            return
+        there = self._folder_on(node, own)
         differing = own.differing(seen.files) if seen.is_there else list(own.contents)
         if not differing:
-            here = str(Path.cwd())
             self._say(node, messages.Settle(folder=there.path, script=own.script, work_in=here))
         elif there.is_shared and not seen.is_there:
             self._refuse(node, texts.shared_folder_missing(node, there.path))

@@ -51,15 +51,20 @@ class ScriptFolder:
 
 
 def read_folder(script: Path) -> ScriptFolder:
-    """Raises `UsageError` if the folder cannot be read or is too large to travel."""
-    folder = script.absolute().parent
+    """The folder that a script is in. Raises `UsageError` if it cannot be read or is too large to travel."""
+    return read_below(script.absolute().parent, script.absolute())
+
+
+def read_below(folder: Path, script: Path) -> ScriptFolder:
+    """A folder somewhere in which the script is; both absolute. Raises `UsageError` like `read_folder`."""
+    name = script.relative_to(folder).as_posix()
     try:
-        contents = read_all(folder, script.name)
+        contents = read_all(folder, name)
     except TooLarge:
         raise UsageError(texts.folder_too_large(str(folder), MOST_FILES, MOST_FOLDER_BYTES >> 20)) from None
     except OSError as error:
         raise UsageError(texts.folder_unreadable(str(folder), error.strerror or error)) from None
-    return ScriptFolder(folder, script.name, contents)
+    return ScriptFolder(folder, name, contents)
 
 
 def seen_in(folder: Path, script: str) -> tuple[SeenFile, ...]:

@@ -11,9 +11,12 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
+from shoal.bounds import Name, Text
 from shoal.engines import texts
 from shoal.engines.slurm.allocation import Wish, salloc_command
 from shoal.engines.slurm.slurm_programs import error_line, find_program
@@ -24,6 +27,7 @@ import json, os, sys
 print(json.dumps({name: value for name, value in os.environ.items() if name.startswith("SLURM_")}), flush=True)
 sys.stdin.read()
 """
+Variables = Annotated[dict[Name, Text], Meta(max_length=4096)]  # of Slurm, by name
 LONGEST_LINE = 1024 * 1024  # bytes of the holder's line
 LONGEST_WORDS = 64 * 1024  # bytes of what salloc says
 END_SECONDS = 15.0  # that the keeper may take: longer than it gives salloc
@@ -53,7 +57,7 @@ class HeldAllocation:
             if not data or len(line) > LONGEST_LINE:
                 raise UsageError(texts.allocation_refused(self._words()))
             line += data
-        return msgspec.json.decode(line, type=dict[str, str])
+        return msgspec.json.decode(line, type=Variables)
 
     def close(self) -> None:
         """Give it back, or the request. Safe to call twice."""

@@ -12,7 +12,9 @@ from io import FileIO
 from pathlib import Path
 
 from shoal.engines.engine import BroughtFile, Placed, ProcessSpec
+from shoal.entry.function_script import COMMAND, recorded_call
 from shoal.environment import (
+    FUNCTION_FILE,
     TOKEN_FILE,
     TorchrunPlace,
     process_variables,
@@ -128,14 +130,23 @@ def worker_processes(job: Job) -> list[JobProcess]:
 
 def worker_process(job: Job, worker: int, *, place: int) -> JobProcess:
     """`place`: from 0 to workers - 1; reused when the worker is gone, unlike its number."""
+    is_function_elsewhere = job.is_elsewhere and recorded_call(job.script, job.arguments) is not None
+    started = COMMAND if is_function_elsewhere else (job.script,)
     spec = ProcessSpec(
         name=worker_name(worker),
-        command=(sys.executable, job.script, *job.arguments),
+        command=(sys.executable, *started, *job.arguments),
         variables=_variables(job, worker, place),
-        files=(BroughtFile(job.token_file, TOKEN_FILE),),
-        script=job.script,
+        files=_brought(job),
+        script="" if is_function_elsewhere else job.script,
     )
     return JobProcess(spec, log=job.run_dir / "logs" / f"worker-{worker}.log")
+
+
+def _brought(job: Job) -> tuple[BroughtFile, ...]:
+    """Files that only a worker's user can read."""
+    call = recorded_call(job.script, job.arguments)
+    function = (BroughtFile(Path(call.pickle), FUNCTION_FILE),) if call is not None and call.pickle else ()
+    return (BroughtFile(job.token_file, TOKEN_FILE), *function)
 
 
 @dataclass(frozen=True)
@@ -175,7 +186,7 @@ def spare_process(job: Job, number: int) -> JobProcess:
         name=f"spare {number}",
         command=(sys.executable, "-P", "-m", "shoal.entry.spare"),
         variables={**spare_variables(_threads(job)), **_first_variables(job)},
-        files=(BroughtFile(job.token_file, TOKEN_FILE),),
+        files=_brought(job),
         takes_input=True,
         takes_slot=False,
     )

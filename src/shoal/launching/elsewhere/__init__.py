@@ -1,0 +1,1 @@
+"""Where a job's workers and servers run if not on this machine (`--on`)."""

@@ -1,0 +1,106 @@
+"""What the engines over nodes have in common: the nodes come together, and reach this machine's coordinator."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from shoal.engines import texts as engine_texts
+from shoal.engines.engine import Engine
+from shoal.engines.nodes.node_engine import NodeEngine, NodeEngineConfig, NodeFolder
+from shoal.engines.nodes.provider import Provider
+from shoal.engines.nodes.script_files import ScriptFolder
+from shoal.environment import parse_address
+from shoal.errors import UsageError
+from shoal.job_config import JobConfig
+from shoal.launching import texts
+from shoal.launching.processes.specs import public
+from shoal.values import Address
+from shoal.watch.screen.slow_work import told_if_slow
+
+Folder = ScriptFolder | None  # None: the job runs a function that needs no file
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """The engine of a job that does not run on this machine alone."""
+
+    config: JobConfig  # with an address that other machines reach
+    open_engine: Callable[[Address], Engine]  # gets the address at which the coordinator listens
+    make_way: Callable[[], None] | None = None  # called when the job has stopped because its machines are taken away
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """What an engine over nodes needs besides its provider."""
+
+    config: JobConfig
+    bound: Address  # where the coordinator listens
+    folder: Folder
+    folders: Mapping[str, NodeFolder] = field(default_factory=dict)  # by node, where it is not as here
+
+
+def gathered(provider: Provider, nodes: Nodes) -> Engine:
+    """The engine, once all its first nodes can be used. Closes the provider if they cannot."""
+    config, host = nodes.config, nodes.bound.host
+    with _probe(config) as probe:
+        over = NodeEngineConfig(
+            Address(host, 0), reach=public(nodes.bound).host, folder=nodes.folder, folders=nodes.folders, probe=probe
+        )
+        engine = NodeEngine(over, provider)
+        try:
+            with told_if_slow("reaching the nodes"):
+                engine.gather(config.workers)
+        except BaseException:
+            engine.close()
+            raise
+    if engine.blind:
+        warning = texts.checkpoints_not_shared(engine.blind, config.checkpoint_to or config.run_dir or "runs")
+        print(f"shoal: warning: {warning}", file=sys.stderr, flush=True)
+    return engine
+
+
+@contextlib.contextmanager
+def _probe(config: JobConfig) -> Iterator[str]:
+    """A file beside the job's checkpoints, while the block runs; empty if checkpoints need no shared file system."""
+    place = Path(config.checkpoint_to or config.run_dir or "runs").absolute()
+    if "://" in config.checkpoint_to or not config.checkpoints.at_end:
+        yield ""
+        return
+    folder = next(parent for parent in (place, *place.parents) if parent.is_dir())
+    with contextlib.ExitStack() as stack:
+        name = ""
+        with contextlib.suppress(OSError):  # whoever writes there says why it cannot be done
+            name = stack.enter_context(tempfile.NamedTemporaryFile(prefix=".shoal-probe-", dir=folder)).name
+        yield name
+
+
+def with_reachable_address(config: JobConfig, hosts: Callable[[], list[str]]) -> JobConfig:
+    """With an address of this machine that leads to the hosts, unless the user has given one."""
+    if parse_address(config.address, named="--address").is_loopback and "address" not in config.given:
+        return msgspec.structs.replace(config, address=_address_towards(hosts()))
+    return config
+
+
+def _address_towards(hosts: list[str]) -> str:
+    """The address of the interface that leads to the first host, or to the first that is not this machine itself."""
+    found = ""
+    for host in hosts:
+        try:
+            family, kind, _, _, place = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
+            with socket.socket(family, kind) as probe:  # no packet is sent
+                probe.connect(place)
+                own = Address(str(probe.getsockname()[0]), 0)
+        except OSError as error:
+            raise UsageError(engine_texts.no_address_for(host, error.strerror or error)) from None
+        if not own.is_loopback:
+            return str(own)
+        found = found or str(own)
+    return found

@@ -1,0 +1,33 @@
+"""`--on ssh`: the hosts of a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from shoal.engines import texts
+from shoal.engines.engine import Engine
+from shoal.engines.nodes.node_engine import NodeFolder
+from shoal.engines.ssh.hosts_file import read_hosts
+from shoal.engines.ssh.ssh_provider import SshProvider, find_ssh, real_name
+from shoal.errors import UsageError
+from shoal.job_config import JobConfig
+from shoal.launching.elsewhere.gathering import Elsewhere, Folder, Nodes, gathered, with_reachable_address
+from shoal.values import Address
+
+
+def chosen(config: JobConfig, folder: Folder) -> Elsewhere:
+    hosts = read_hosts(Path(config.hosts))
+    slots = sum(host.slots for host in hosts)
+    if all(host.slots for host in hosts) and slots < config.workers:
+        raise UsageError(texts.too_few_slots(config.workers, slots, len(hosts)))
+    find_ssh()
+    usual = "" if folder is None else str(folder.path)
+    folders = {host.name: NodeFolder(host.folder or usual, host.is_shared) for host in hosts}
+
+    def open_engine(bound: Address) -> Engine:
+        return gathered(SshProvider(hosts), Nodes(config, bound, folder, folders))
+
+    config = msgspec.structs.replace(config, hosts=str(Path(config.hosts).absolute()))  # for whoever resumes the job
+    return Elsewhere(with_reachable_address(config, lambda: [real_name(host) for host in hosts]), open_engine)

@@ -46,7 +46,7 @@ class JobConfig(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbi
     ] = 0
     spares: Annotated[int, Meta(description="processes kept ready, with torch imported, to replace lost workers")] = 0
     on: Annotated[
-        str, Meta(description="where workers and servers run: local (this machine), ssh (--hosts), slurm, ray, spark or dask")
+        str, Meta(description="where workers and servers run: local (here), ssh (--hosts), slurm, ray, spark or dask")
     ] = LOCAL
     hosts: Annotated[str, Meta(description="TOML file with a table for each host of --on ssh")] = ""
     nodes: Annotated[

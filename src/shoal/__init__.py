@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from shoal.data.streams import Files
+    from shoal.data.tables.table_files import table_files
     from shoal.entry.shoal_main import main
     from shoal.launching.from_python.job_result import JobResult
     from shoal.launching.launch import launch
     from shoal.training.run import Epoch, Run
 
 __version__ = "0.1.0"
-__all__ = ["Epoch", "Files", "JobResult", "Run", "launch", "main"]
+__all__ = ["Epoch", "Files", "JobResult", "Run", "launch", "main", "table_files"]
 
 _HOMES = {
     "Epoch": "shoal.training.run",
@@ -24,6 +25,7 @@ _HOMES = {
     "Run": "shoal.training.run",
     "launch": "shoal.launching.launch",
     "main": "shoal.entry.shoal_main",
+    "table_files": "shoal.data.tables.table_files",
 }
 
 

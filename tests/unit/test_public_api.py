@@ -18,7 +18,7 @@ def public(kind: type) -> set[str]:
 
 
 def test_exported_names() -> None:
-    assert sorted(shoal.__all__) == ["Epoch", "Files", "JobResult", "Run", "launch", "main"]
+    assert sorted(shoal.__all__) == ["Epoch", "Files", "JobResult", "Run", "launch", "main", "table_files"]
     assert set(dir(shoal)) == {*shoal.__all__, "__version__"}
     for name in shoal.__all__:
         assert getattr(shoal, name) is not None

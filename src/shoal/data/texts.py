@@ -123,6 +123,31 @@ def file_unreadable(path: str, samples: int, why: str) -> str:
     )
 
 
+# Tables
+
+NO_PYARROW = 'reading Parquet files needs pyarrow: `pip install "shoal[tables]"`'
+
+
+def no_tables(url: str) -> str:
+    return f"there is no Parquet file below {url}; check the URL, and that the table was written to its end"
+
+
+def tables_unreachable(url: str, why: str) -> str:
+    return f"the tables at {url} cannot be listed: {why}; check the URL and the credentials"
+
+
+def no_way_to_tables(url: str, why: str) -> str:
+    return f"the tables at {url} cannot be listed: {why}; install what reads this kind of URL (s3: shoal[s3])"
+
+
+def no_column(column: str, there: list[str]) -> str:
+    return f"there is no column {column}, only {', '.join(there)}"
+
+
+def number_missing(column: str, kind: str) -> str:
+    return f"a list in column {column} lacks a number ({kind}, which has no NaN); fill it before the table is written"
+
+
 # Streams
 
 ENTERED_IN_THE_MIDDLE = (

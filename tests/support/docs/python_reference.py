@@ -26,7 +26,7 @@ A script defines a function that takes a `Run` and hands it to `shoal.main`; all
 `Run`. A call with wrong arguments ends the script with one line ([when it goes wrong](../when-it-goes-wrong.md)) and
 exit code 2.
 """
-ORDER = ("main", "Run", "Epoch", "Files", "launch")  # as people meet them; others follow by name
+ORDER = ("main", "Run", "Epoch", "Files", "table_files", "launch")  # as people meet them; others follow by name
 TITLES = {"JobResult": "result"}  # what a script usually calls an object of the class
 OPTIONS_OF = {"batches": "BatchOptions"}  # methods with **options, and the class whose fields these are
 Definition = ast.ClassDef | ast.FunctionDef

@@ -1,0 +1,1 @@
+"""Parquet files as data: finding them and reading their rows as samples."""

@@ -159,6 +159,7 @@ class Standing(msgspec.Struct, frozen=True):
     is_stopped: bool = False  # the worker knows of an agreement to end all loops
     is_new: bool = False  # the worker has not been in a generation yet, and waits where it first needs the others
     digest: Whole = 0  # of its parameters and buffers
+    saw_loss: bool = False  # the worker found that servers have lost the job's state
 
 
 class ProcessUse(msgspec.Struct, frozen=True):

@@ -53,11 +53,14 @@ class Regrouping:
         self._state = state
         self._payload: Tree | None = None
         self._was_hopeless = False
-        self._is_lost = False  # servers have lost the job's state
+        self._loss: ExchangeBroken | None = None  # servers have lost the job's state, as this worker found
+        self._standings: tuple[Standing, ...] = ()  # of all members, as last compared
 
     def run(self, notice: Ready | ExchangeBroken, standing: Standing) -> Regrouped:
         """Raises JobOver where the job ends meanwhile."""
-        self._is_lost = isinstance(notice, ExchangeBroken) and notice.must_restore
+        if isinstance(notice, ExchangeBroken) and notice.must_restore:
+            self._loss = notice
+            standing = msgspec.structs.replace(standing, saw_loss=True)
         regrouped = self._go(member.regroup(self._peers.worker, notice, standing), standing)
         assert regrouped is not None
         return regrouped
@@ -79,6 +82,7 @@ class Regrouping:
                 self._peers.is_new = False
                 taking = entered.alignment.takings[self._peers.group.rank]
                 self._tell_differing(entered.alignment, standing.step)
+                self._tell_loss()
                 return Regrouped(
                     taking, entered.alignment, self._payload, entered.generation.reason, self._was_hopeless
                 )
@@ -103,7 +107,8 @@ class Regrouping:
             case member.Connect():
                 self._peers.connect(effect.generation)
             case member.Compare():
-                return _compare(effect.standing, self._peers.group)
+                self._standings = _compare(effect.standing, self._peers.group)
+                return self._standings
             case member.Copy():
                 self._copy(effect.alignment)
         return None
@@ -132,18 +137,19 @@ class Regrouping:
         )
 
     def _tell_hopeless(self, notice: Ready | ExchangeBroken) -> None:
-        if not isinstance(notice, ExchangeBroken) or not notice.must_restore:
-            return
-        if self._is_lost:
-            if self._peers.group.rank != 0:
-                return  # rank 0 reports it for all
-            text = texts.updates_lost(notice.step, notice.reason)
-            self._peers.report(Advised(worker=self._peers.worker, text=text))
+        if not isinstance(notice, ExchangeBroken) or not notice.must_restore or self._loss is not None:
             return
         self._was_hopeless = True
         if self._peers.group.rank == 0:
             text = "parameters differ and no majority tells which are right; the newest checkpoint is restored"
             self._peers.report(ReplicaDiffered(worker=None, step=notice.step, reason=text))
+
+    def _tell_loss(self) -> None:
+        """The first of those that found it reports it for all: others may only have heard that a peer gave up."""
+        if self._loss is None or [one.saw_loss for one in self._standings].index(True) != self._peers.group.rank:
+            return
+        text = texts.updates_lost(self._loss.step, self._loss.reason)
+        self._peers.report(Advised(worker=self._peers.worker, text=text))
 
     def _tell_differing(self, alignment: Alignment, step: int) -> None:
         if self._peers.group.rank != 0:

@@ -5,7 +5,8 @@
 
 A walk is a list of stops. Each stop names a function and the process that it is called in; the path to it is the stack
 of the package's functions at that time, of which one per file is shown: the last before the next file. Where a function
-is reached on several paths, the most frequent one is shown. Files follow from the trace, so moving a module needs no
+is reached on several paths, the one that the document has is shown if it is among them, else the most frequent: which
+is most frequent depends on how busy the machine is. Files follow from the trace, so moving a module needs no
 change here; whoever renames the function of a stop renames it here too. Not here: the recording (`tracing`).
 """
 
@@ -179,31 +180,37 @@ def _call(said: dict[str, object]) -> Call:
     return Call(str(said["process"]), "" if thread == "MainThread" else thread, path)
 
 
-def text_of(walk: Walk, calls: Sequence[Call]) -> str:
+def text_of(walk: Walk, calls: Sequence[Call], known: str) -> str:
+    """`known`: the walks that the document has."""
     lines = [f"**{walk.title}** (`shoal run {' '.join(_quoted(walk.options))} train.py`)", "", "```"]
     before: Call | None = None
     for stop in walk.stops:
-        call = _usual(stop, calls)
-        where = f"{call.process}, thread {call.thread}" if call.thread else call.process
-        lines.append(f"{where}: {stop.what}")
-        lines += [f"    {file:<38} {function}" for file, function in _news(call, before)]
+        found = _by_frequency(stop, calls)
+        call = next((one for one in found if _lines(stop, one, before) + "\n" in known), found[0])
+        lines.append(_lines(stop, call, before))
         before = call
     return "\n".join([*lines, "```", ""])
+
+
+def _lines(stop: Stop, call: Call, before: Call | None) -> str:
+    where = f"{call.process}, thread {call.thread}" if call.thread else call.process
+    path = [f"    {file:<38} {function}" for file, function in _news(call, before)]
+    return "\n".join([f"{where}: {stop.what}", *path])
 
 
 def _quoted(options: Sequence[str]) -> list[str]:
     return [f'"{option}"' if " " in option else option for option in options]
 
 
-def _usual(stop: Stop, calls: Sequence[Call]) -> Call:
-    """How the stop is mostly reached."""
+def _by_frequency(stop: Stop, calls: Sequence[Call]) -> list[Call]:
+    """How the stop is reached, the most frequent path first."""
     found = Counter(call for call in (_shown(stop, each) for each in calls) if call is not None)
     if not found:
         below = f" below {stop.under}" if stop.under else ""
         raise LookupError(
             f"no {stop.process} calls {stop.function}{below}: name the function that has taken its place, in {__file__}"
         )
-    return found.most_common(1)[0][0]
+    return [call for call, _ in found.most_common()]
 
 
 def _shown(stop: Stop, call: Call) -> Call | None:
@@ -227,12 +234,12 @@ def _news(call: Call, before: Call | None) -> Iterator[tuple[str, str]]:
     return iter(call.path[shared:])
 
 
-def walks() -> str:
-    """All walks, as they are in `docs/design.md`."""
+def walks(known: str = "") -> str:
+    """All walks, as they are in `docs/design.md`, which has `known` today."""
     jobs = sorted({walk.options for walk in WALKS})
     with ThreadPoolExecutor(len(jobs)) as pool:
         calls = dict(zip(jobs, pool.map(trace, jobs), strict=True))
-    return "\n".join(text_of(walk, calls[walk.options]) for walk in WALKS)
+    return "\n".join(text_of(walk, calls[walk.options], known) for walk in WALKS)
 
 
 def written(document: str) -> str:
@@ -244,7 +251,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.support.walk", description="Print the walks, or write them.")
     parser.add_argument("--write", type=Path, metavar="FILE", help="replace the walks between the marks in this file")
     options = parser.parse_args()
-    found = walks()
+    found = walks(written(options.write.read_text(encoding="utf-8")) if options.write is not None else "")
     if options.write is None:
         print(found)  # noqa: T201  what the command is for
         return

@@ -208,3 +208,14 @@ class ServerLoad(msgspec.Struct, frozen=True, array_like=True):
     busy_seconds: float
     held_bytes: Total  # of parameters, state and staged pushes
     limit_bytes: Total
+
+
+class HostLink(msgspec.Struct, frozen=True):
+    """One direction of the link between two hosts, as measured between one worker of each."""
+
+    source: Ordinal  # worker
+    target: Ordinal  # worker
+    source_host: Name
+    target_host: Name
+    latency: float  # seconds until the first byte is there, with the work of both processes
+    bandwidth: float  # bytes per second

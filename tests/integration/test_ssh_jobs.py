@@ -14,10 +14,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from shoal.cli.records import show
 from shoal.entry import texts
 from shoal.events import (
     AnyEvent,
     CheckpointPublished,
+    EngineSaid,
     ProcessPlaced,
     ProgressResumed,
     StepsApplied,
@@ -25,6 +27,7 @@ from shoal.events import (
     WorkerEquipped,
     WorkerStarted,
 )
+from shoal.watch.record.run_record import read_record
 from support.launcher import PATIENCE, command_of, events_in, leftovers, processes_in, shoal, started
 from support.network import PROGRAMS, Network
 from support.ssh_server import IS_MISSING, REASON, Place, SshHosts, ssh_hosts
@@ -102,6 +105,8 @@ def test_a_host_that_dies_is_made_up_for_by_free_slots_of_another(tmp_path: Path
     events = events_in(tmp_path / "run")
     assert {nodes_of(events)[worker] for worker in (4, 5)} == {"a"}
     assert any("its node b is gone" in event.reason for event in events if isinstance(event, WorkerDied))
+    assert any(event.text.startswith("node b is gone") for event in events if isinstance(event, EngineSaid))
+    assert "! node b is gone" in "\n".join(show.lines(read_record(tmp_path / "run")))
     assert any(isinstance(event, ProgressResumed) for event in events)
     assert leftovers(tmp_path) == []
 

@@ -24,6 +24,7 @@ PURE_CORES = frozenset(
         "collectives/schedules/double_tree.py",
         "collectives/schedules/hierarchical.py",
         "engines/ssh/ssh_failures.py",
+        "links/host_links.py",
         "links/rounds.py",
         "membership/generations/losses.py",
         "membership/generations/missing.py",

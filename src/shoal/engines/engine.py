@@ -78,6 +78,7 @@ class MachineNotice:
     """Something that the user should know about the machines: one is gone, a process waits for one."""
 
     text: str
+    is_problem: bool = True  # False: a machine came
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,13 @@ from shoal.events.checkpoint_events import (
     StorageRestored,
 )
 from shoal.events.event import Event
+from shoal.events.machine_events import (
+    EngineSaid,
+    LinksMeasured,
+    ProcessPlaced,
+    ScheduleChosen,
+    WorkerEquipped,
+)
 from shoal.events.process_events import (
     Advised,
     ConnectionIntercepted,
@@ -30,8 +37,6 @@ from shoal.events.process_events import (
     JobStarted,
     NewcomersHeld,
     ParametersGone,
-    ProcessPlaced,
-    ScheduleChosen,
     ServerJoined,
     ServerLeft,
     ServerLost,
@@ -39,7 +44,6 @@ from shoal.events.process_events import (
     ServersMeasured,
     Waiting,
     WorkerDied,
-    WorkerEquipped,
     WorkerExpelled,
     WorkerFailed,
     WorkerJoined,
@@ -78,6 +82,7 @@ __all__ = [
     "CheckpointStarted",
     "ConnectionIntercepted",
     "CoordinatorReturned",
+    "EngineSaid",
     "EpochEnded",
     "Evaluated",
     "Event",
@@ -86,6 +91,7 @@ __all__ = [
     "GenerationFormed",
     "JobEnded",
     "JobStarted",
+    "LinksMeasured",
     "LoopEnded",
     "LoopStarted",
     "NewcomersHeld",
@@ -123,7 +129,8 @@ __all__ = [
 ]
 
 AnyEvent = (
-    JobStarted | WorkerJoined | WorkerEquipped | ProcessPlaced | GenerationFormed | ScheduleChosen
+    JobStarted | WorkerJoined | WorkerEquipped | ProcessPlaced | EngineSaid | GenerationFormed
+    | ScheduleChosen | LinksMeasured
     | LoopStarted | LoopEnded
     | StepsApplied | StepVoided
     | BatchChosen | ProgressResumed | ReplicaDiffered | UndoKept | StateCopied | WentBack | EpochEnded | Evaluated

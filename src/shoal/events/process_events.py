@@ -28,50 +28,12 @@ class WorkerJoined(Event, frozen=True, tag="worker-joined"):
     address: Name
 
 
-class WorkerEquipped(Event, frozen=True, tag="worker-equipped"):
-    """What a worker runs on; told with its first report."""
-
-    worker: Ordinal
-    host: Name
-    system: Name  # kernel and its version
-    processor: Name  # model; empty: not known
-    cores: Ordinal  # that the process may use
-    memory: Total  # bytes that the machine, or the container, has; 0: not known
-    gpu: Name  # that the process uses; empty: none
-    python: Name  # version
-    torch: Name
-    shoal: Name
-    node: Name = ""  # as the engine names its machine; empty: the launcher's own
-
-
-class ProcessPlaced(Event, frozen=True, tag="process-placed"):
-    """The engine has chosen the machine for a process: a worker's, a server's or a spare one's."""
-
-    process: Name  # such as "worker 3"
-    node: Name
-    host: Name
-    reason: Text
-    worker: Ordinal | None = None
-    server: Ordinal | None = None
-
-
 class GenerationFormed(Event, frozen=True, tag="generation-formed"):
     generation: Ordinal
     workers: Members[Ordinal]  # by rank
     schedule: Name
     codec: Name
     reason: Text
-
-
-class ScheduleChosen(Event, frozen=True, tag="schedule-chosen"):
-    """Who sends what to whom in this generation, by the size of a tensor. Sent by rank 0 only."""
-
-    generation: Ordinal
-    setting: Name  # what was asked for; auto: the links decide
-    ranges: Members[tuple[Count, Name]]  # bytes from which on each schedule reduces; the first is from 0
-    order: Members[Ordinal]  # of the ranks around a ring; empty: 0, 1, 2, ...
-    seconds: float  # that measuring the links took; 0: nothing was measured
-    reason: Text  # with the figures behind it
 
 
 class WorkerReturned(Event, frozen=True, tag="worker-returned"):

@@ -18,7 +18,17 @@ from shoal.disk.aftermath import EVENTS, log_failure
 from shoal.engines.engine import MachinesLeave, NoMachines, Placed, Working, describe_exit
 from shoal.engines.waiting import Source, wait_for
 from shoal.errors import ShoalError, all_errors
-from shoal.events import AnyEvent, Event, FaultInjected, JobEnded, Record, StepsApplied, WorkerFailed, WorkerStarted
+from shoal.events import (
+    AnyEvent,
+    EngineSaid,
+    Event,
+    FaultInjected,
+    JobEnded,
+    Record,
+    StepsApplied,
+    WorkerFailed,
+    WorkerStarted,
+)
 from shoal.files import whole_lines
 from shoal.launching import coordinator_line as line
 from shoal.launching.chaos import clauses
@@ -131,6 +141,7 @@ class LauncherLoop:
                 self._decide(orders.MachinesLeaving(news.text))
             elif not self._supervisor.has_ended:
                 self._screen.say(news.text)
+                self._report(EngineSaid(text=news.text, is_problem=news.is_problem))
 
     def _look_at_servers(self) -> None:
         if self._supervisor.has_ended or self._finish is not None:

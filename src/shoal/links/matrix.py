@@ -38,6 +38,7 @@ class LinkMatrix(msgspec.Struct, frozen=True):
 
     rows: tuple[tuple[Link, ...], ...]  # rows[i][j]: from rank i to rank j; rows[i][i] is unused
     seconds: float = 0.0  # that measuring took
+    measured: tuple[tuple[int, int], ...] = ()  # directions that were measured; for the others `rows` has assumptions
 
     @property
     def size(self) -> int:
@@ -49,7 +50,9 @@ class LinkMatrix(msgspec.Struct, frozen=True):
     def among(self, ranks: Sequence[int]) -> LinkMatrix:
         """The links of some ranks, which become ranks 0, 1, 2, ..."""
         rows = tuple(tuple(self.rows[source][target] for target in ranks) for source in ranks)
-        return LinkMatrix(rows, self.seconds)
+        places = {rank: place for place, rank in enumerate(ranks)}
+        measured = ((places[a], places[b]) for a, b in self.measured if a in places and b in places)
+        return LinkMatrix(rows, self.seconds, tuple(measured))
 
     def links(self) -> list[Link]:
         return [self.rows[source][target] for source, target in permutations(range(self.size), 2)]
@@ -70,6 +73,7 @@ class LinkMatrix(msgspec.Struct, frozen=True):
                 for source, row in enumerate(self.rows)
             ),
             self.seconds,
+            self.measured,
         )
 
     @property
@@ -126,7 +130,8 @@ def completed(size: int, found: Mapping[tuple[int, int], Link], hosts: Hosts = (
             return known
         return _slowest([slowest[source], slowest[target]])
 
-    return LinkMatrix(tuple(tuple(link_of(source, target) for target in range(size)) for source in range(size)))
+    rows = tuple(tuple(link_of(source, target) for target in range(size)) for source in range(size))
+    return LinkMatrix(rows, measured=tuple(sorted(found)))
 
 
 def _slowest(links: Sequence[Link]) -> Link:

@@ -65,6 +65,7 @@ class LinkPlan:
     between: LinkPlan | None = None  # among the first ranks of the hosts, where hosts are known
     reason: str = "no link was measured, auto has a fixed table"
     seconds: float = 0.0  # that measuring took
+    matrix: LinkMatrix | None = None  # the figures behind the plan, as they were measured; None: none were
 
 
 # Bytes up to which a tree's fewer rounds make it faster. Measured with ring and tree over loopback, and then set lower
@@ -85,7 +86,7 @@ def make_plan(matrix: LinkMatrix, hosts: Hosts = ()) -> LinkPlan:
     """`hosts`: the ranks of each host, if that is known and a host is to be treated as one."""
     if matrix.size < 2:
         return FIXED
-    matrix = matrix.levelled()
+    raw, matrix = matrix, matrix.levelled()
     has_levels = 1 < len(hosts) < matrix.size
     between = make_plan(matrix.among([host[0] for host in hosts])) if has_levels else None
     order = ring_order(matrix)
@@ -102,6 +103,7 @@ def make_plan(matrix: LinkMatrix, hosts: Hosts = ()) -> LinkPlan:
         between=between,
         reason=f"{all_reduce.text}{told}: {matrix.text}; {figures}",
         seconds=matrix.seconds,
+        matrix=raw,
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 from shoal.cli.options import Parser
+from shoal.cli.records import machine_lines
 from shoal.cli.records.runs import progress
 from shoal.cli.terminal_tables import columns
 from shoal.disk.find_run import find_run
@@ -17,7 +18,7 @@ from shoal.files import read_plain
 from shoal.watch.incident_words import NOTHING, cost_cells, cost_of, definition, in_a_line
 from shoal.watch.record.run_record import CRASHED, RUNNING, RunRecord, read_record
 from shoal.watch.record.timeline import TimelineEntry
-from shoal.watch.report.setting_section import OWN, worker_numbers
+from shoal.watch.report.setting_section import OWN
 from shoal.watch.report.worker_section import KINDS, sent_cells, sent_headings
 from shoal.watch.wording import amount, duration, first_line, named_values, rate, span
 
@@ -26,10 +27,11 @@ MOST_CHECKPOINTS = 8
 LONGEST_JOIN = 1 << 14  # bytes of the command that adds a worker
 MOST_INCIDENTS = 10
 ERROR_LINES = 30  # the last ones of a traceback
-DULL = ("epochs", "checkpoints")  # shown in sections of their own, except for problems
+DULL = ("epochs", "checkpoints", "machines")  # shown in sections of their own, except for problems
 DESCRIPTION = """\
-Sums up one job: state, progress, results, speed, time per worker, checkpoints, what went wrong and what it cost, what
-happened and why. RUN is a run directory, its name or the beginning of it under runs/, or `last`."""
+Sums up one job: state, progress, results, speed, time per worker, machines and the links between them, checkpoints,
+what went wrong and what it cost, what happened and why. RUN is a run directory, its name or the beginning of it under
+runs/, or `last`."""
 
 
 def parser() -> Parser:
@@ -48,6 +50,9 @@ def lines(record: RunRecord) -> Iterator[str]:
     yield from _headline(record)
     yield from _under("settings that are not the default", _settings(record))
     yield from _under("time per worker", _workers(record))
+    yield from _under("where processes were put, and why", machine_lines.placements(record))
+    yield from _under("what the engine said", machine_lines.engine_said(record))
+    yield from _under(*machine_lines.links(record))
     yield from _under("checkpoints", _checkpoints(record))
     yield from _under("what went wrong, and what it cost", _incidents(record))
     yield from _under("what happened", _events(record))
@@ -72,7 +77,7 @@ def _headline(record: RunRecord) -> Iterator[str]:
     rows = [
         ("script", "" if started is None else " ".join((started.script, *started.arguments))),
         ("workers", "" if started is None else f"{started.workers}, {started.strategy}"),
-        ("nodes", nodes_line(record)),
+        ("nodes", machine_lines.nodes_line(record)),
         ("progress", progress(record)),
         ("held out", named_values(record.scores)),
         ("logged", named_values(record.values)),
@@ -82,16 +87,6 @@ def _headline(record: RunRecord) -> Iterator[str]:
         ("left out", "; ".join(record.problems)),
     ]
     yield from (f"  {name:<9} {printable(text)}" for name, text in rows if text)
-
-
-def nodes_line(record: RunRecord) -> str:
-    """Which processes an engine over several machines has put where; empty: the job had one machine."""
-    parts = []
-    for name, node in record.story.machines.nodes.items():
-        kinds = (("worker", node.workers), ("server", node.servers))
-        said = [f"{kind}{'s' * (len(each) > 1)} {worker_numbers(each)}" for kind, each in kinds if each]
-        parts.append(f"{name} ({node.host}): {' and '.join(said) or 'none'}")
-    return "; ".join(parts)
 
 
 def _time(record: RunRecord) -> str:

@@ -293,7 +293,7 @@ class NodeEngine(Engine):
 
     def _use(self, name: str) -> None:
         slots = self._nodes[name].hello.slots
-        self._happen(MachineNotice(texts.node_came(name, slots)))
+        self._happen(MachineNotice(texts.node_came(name, slots), is_problem=False))
         order = self._expected.index(name) if name in self._expected else len(self._expected)
         for place in self._placement.add_node(name, slots, order=order):
             self._begin(place)

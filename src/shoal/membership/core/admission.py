@@ -37,7 +37,7 @@ OWN_EVENTS = (
 REPORTED = (  # events that a watcher may report
     *(events.WorkerStarted, events.FaultInjected, events.ServerJoined, events.ServerLost, events.ServerLeft),
     *(events.ServersChanged, events.ParametersGone, events.ServersMeasured, events.ConnectionIntercepted),
-    events.ProcessPlaced,
+    *(events.ProcessPlaced, events.EngineSaid),
 )
 
 

@@ -13,32 +13,28 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from shoal.codecs.registry import codec_by_name
-from shoal.collectives.assembly import GroupConfig, group_over
 from shoal.collectives.group import Group
 from shoal.collectives.threaded_group import ThreadedGroup
 from shoal.environment import WorkerEnvironment
 from shoal.errors import Aborted, ExchangeFailed, PeerLost, Refused, ShoalError
 from shoal.events import AnyEvent
-from shoal.links.measure import survey, told
 from shoal.membership.client import CoordinatorClient
 from shoal.membership.member.member import again
 from shoal.settings.all_reduce_settings import AllReduceSettings
-from shoal.strategies.peers.groups import Brake, StandInGroup, make_exchanger, stand_in_generation
+from shoal.strategies.peers.direct_group import DirectGroupConfig, direct_group
+from shoal.strategies.peers.groups import StandInGroup, stand_in_generation
 from shoal.strategies.peers.peers import Briefed, JobOver, Peers, Traffic
 from shoal.strategies.peers.reaching import by_worker, local_host, tell_from_outside
 from shoal.strategies.peers.server_ways import ServerWays
 from shoal.terms import Made
 from shoal.transport.connection.door import interception
-from shoal.transport.memory.neighbours import form
-from shoal.transport.memory.team import Team, TeamLimits
+from shoal.transport.memory.team import Team
 from shoal.transport.mesh.first_peers import first_peers
-from shoal.transport.mesh.mesh_exchange import exchange_over
 from shoal.transport.tcp.tcp import PeerListener, TcpMesh, connect_mesh
 from shoal.values import Generation, Member, Unreached
 from shoal.wire.messages import (
@@ -217,38 +213,20 @@ class ClusterPeers(Peers):
     def _put_together(self, mesh: TcpMesh, generation: Generation) -> ThreadedGroup:
         if (news := self.client.interruption(generation.number)) is not None:
             raise Aborted(news)
-        settings = self.client.settings.of(AllReduceSettings)
-        names = {member.rank: _name(member) for member in generation.members}
-        if settings.carrier != "shoal" and mesh.size > 1:
-            exchanger = make_exchanger(settings.carrier, mesh, generation.number, self._listener.address.host)
-            return ThreadedGroup(exchanger, generation.number, post=exchanger, names=names)
-        hood = form(exchange_over(mesh, generation.number), mesh.rank, mesh.size)
+        config = DirectGroupConfig(
+            settings=self.client.settings.of(AllReduceSettings),
+            stopped_limit=self.client.settings.heartbeat_limit,
+            codec=self.codec,
+            host=self._listener.address.host,
+            faults=self._listener.faults,
+            report=self.report,
+            hold=self._hold_team,
+        )
+        return direct_group(mesh, generation, config)
+
+    def _hold_team(self, team: Team | None) -> None:
         with self._lock:
-            self._team = hood.team
-        try:
-            config = GroupConfig(
-                generation=generation.number,
-                schedule=generation.schedule,
-                codec=self.codec,
-                deterministic=settings.deterministic,
-                limits=TeamLimits(stopped=self.client.settings.heartbeat_limit),
-                names=names,
-            )
-            hosts = config.hosts_by_memory(hood)
-            plan = survey(mesh, generation.schedule, hosts, deterministic=settings.deterministic)
-            group = group_over(mesh, hood, replace(config, plan=plan))
-            if mesh.rank == 0:
-                self.report(told(plan, generation.number, generation.schedule, hosts, memory=group.why))
-        except BaseException:
-            if hood.team is not None:
-                hood.team.close()
-            raise
-        finally:
-            with self._lock:
-                self._team = None
-        if hood.team is not None:
-            group.brake = Brake(self._listener.faults, generation, mesh.rank)
-        return group
+            self._team = team
 
     def abandon(self, reason: str, formed: int | None = None) -> None:
         """From any thread: end now whatever the script is blocked in. Peers see that as a failure of this worker.
@@ -383,10 +361,6 @@ class ClusterPeers(Peers):
     def _stalled(self) -> float:
         group = self._current
         return 0.0 if group is None else group.stalled
-
-
-def _name(member: Member) -> str:
-    return f"worker {member.worker} on {member.host}, process {member.process}"
 
 
 def _token(path: Path) -> str:

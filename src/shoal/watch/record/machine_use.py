@@ -1,4 +1,4 @@
-"""What workers run on, and how much processor and memory they use over time, from their events. Pure.
+"""How much processor and memory workers use over time, from their events. Pure.
 
 A worker's report has totals since its process began to measure: two of them give the cores that it kept busy in
 between. Processes that a worker starts, such as those of a data loader, are not in it.
@@ -7,7 +7,6 @@ between. Processes that a worker starts, such as those of a data loader, are not
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 
 from shoal import events
 from shoal.values import ProcessUse
@@ -16,7 +15,6 @@ from shoal.watch.record.series import Series
 MOST_WORKERS = 64  # with curves of their own; the sum has them all
 MOST_POINTS = 500  # of a curve
 GIGABYTE = 1e9
-MOST_MACHINES = 10_000  # workers whose machine is kept
 
 
 class UseOverTime:
@@ -66,47 +64,3 @@ class UseOverTime:
                 return
             curves[event.worker] = Series(MOST_POINTS)
         curves[event.worker].add(event.step, time, value, weight)
-
-
-@dataclass
-class NodeUse:
-    """What ran on a node, by the engine's placements: numbers in the order in which they came."""
-
-    host: str
-    workers: list[int] = field(default_factory=list)
-    servers: list[int] = field(default_factory=list)
-
-
-class Machines:
-    """What each worker last said that it runs on, and where an engine over several machines has put processes."""
-
-    def __init__(self) -> None:
-        self.workers: dict[int, events.WorkerEquipped] = {}
-        self.nodes: dict[str, NodeUse] = {}  # empty: the job had the launcher's machine alone
-
-    def place(self, event: events.ProcessPlaced) -> None:
-        if event.node not in self.nodes and len(self.nodes) >= MOST_MACHINES:
-            return
-        node = self.nodes.setdefault(event.node, NodeUse(event.host))
-        for number, numbers in ((event.worker, node.workers), (event.server, node.servers)):
-            if number is not None and len(numbers) < MOST_MACHINES:
-                numbers.append(number)
-
-    def add(self, event: events.WorkerEquipped) -> None:
-        if event.worker in self.workers or len(self.workers) < MOST_MACHINES:
-            self.workers[event.worker] = event
-
-    def versions(self) -> dict[str, list[str]]:
-        """By name of a program, the versions that workers have, each once."""
-        return {
-            name: sorted({getattr(each, field) for each in self.workers.values()})
-            for name, field in (("Python", "python"), ("torch", "torch"), ("Shoal", "shoal"), ("system", "system"))
-        }
-
-    def by_kind(self) -> list[tuple[events.WorkerEquipped, list[int]]]:
-        """Workers on the same node and host with the same equipment, as one entry with their numbers."""
-        found: dict[tuple[object, ...], tuple[events.WorkerEquipped, list[int]]] = {}
-        for worker, told in sorted(self.workers.items()):
-            key = (told.node, told.host, told.processor, told.cores, told.memory, told.gpu)
-            found.setdefault(key, (told, []))[1].append(worker)
-        return list(found.values())

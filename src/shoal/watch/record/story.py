@@ -16,7 +16,8 @@ from shoal import events
 from shoal.watch.board import Board, WorkerState, mean_rate
 from shoal.watch.record.goodput import Course, course_of
 from shoal.watch.record.incidents import Incidents
-from shoal.watch.record.machine_use import Machines, UseOverTime
+from shoal.watch.record.machine_use import UseOverTime
+from shoal.watch.record.machines import Machines
 from shoal.watch.record.series import Series
 from shoal.watch.record.timeline import Timeline
 from shoal.watch.record.tracks import EpochTrack
@@ -91,6 +92,7 @@ class Story:
         self.board = self.board.apply(event, time)
         self.timeline.add(event, time)
         self.incidents.add(event, time)
+        self.machines.add(event, time)
         self._take(event, time)
         self._take_measures(event, time)
 
@@ -167,7 +169,7 @@ class Story:
                 self._take_checkpoint(event, time)
 
     def _take_measures(self, event: events.Event, time: float) -> None:
-        """Epochs done, and what workers run on and use."""
+        """Epochs done, and what workers use."""
         match event:
             case events.StepsApplied():
                 self.use.add(event, time)
@@ -175,9 +177,6 @@ class Story:
                 self.use.regroup(event.workers)
             case events.WorkerEquipped():
                 self.hosts[event.worker] = event.host
-                self.machines.add(event)
-            case events.ProcessPlaced():
-                self.machines.place(event)
             case events.LoopStarted():
                 self.epochs.begin_loop(event.steps_per_epoch)
             case events.EpochEnded():

@@ -12,6 +12,7 @@ from typing import Literal, get_args
 
 from shoal import events
 from shoal.watch.board import Void, void_of
+from shoal.watch.machine_words import slowest_link
 from shoal.watch.server_words import changed, gone
 from shoal.watch.wording import (
     amount,
@@ -25,7 +26,7 @@ from shoal.watch.wording import (
     steps_redone,
 )
 
-Category = Literal["job", "faults", "members", "void steps", "checkpoints", "servers", "epochs", "advice"]
+Category = Literal["job", "faults", "members", "machines", "void steps", "checkpoints", "servers", "epochs", "advice"]
 CATEGORIES: tuple[Category, ...] = get_args(Category)
 # Kinds of happenings that a strip over the job's time shows, in its order.
 LANES = (
@@ -108,7 +109,8 @@ def entry_of(event: events.Event, time: float) -> TimelineEntry | None:
             return TimelineEntry(time, "advice", said + event.text)
         case _:
             found = _of_job(event, time) or _of_faults(event, time) or _of_members(event, time)
-            return found or _of_newcomers(event, time) or _of_checkpoints(event, time) or _of_servers(event, time)
+            found = found or _of_newcomers(event, time) or _of_machines(event, time)
+            return found or _of_checkpoints(event, time) or _of_servers(event, time)
 
 
 def _lane(event: events.Event) -> str:
@@ -229,9 +231,6 @@ def _of_members(event: events.Event, time: float) -> TimelineEntry | None:
 
 def _of_newcomers(event: events.Event, time: float) -> TimelineEntry | None:
     match event:
-        case events.ProcessPlaced():
-            title = f"{event.process} was put on node {event.node} ({event.host})"
-            return TimelineEntry(time, "members", title, event.reason)
         case events.WorkerStarted():
             spare = ", a spare that was ready" if event.is_spare else ""
             return TimelineEntry(time, "members", f"worker {event.worker} was started{spare}", event.reason)
@@ -239,6 +238,19 @@ def _of_newcomers(event: events.Event, time: float) -> TimelineEntry | None:
             count = len(event.workers)
             title = f"{count} {'newcomer waits' if count == 1 else 'newcomers wait'} for others that are on their way"
             return TimelineEntry(time, "members", title, event.reason)
+        case _:
+            return None
+
+
+def _of_machines(event: events.Event, time: float) -> TimelineEntry | None:
+    match event:
+        case events.ProcessPlaced():
+            title = f"{event.process} was put on node {event.node} ({event.host})"
+            return TimelineEntry(time, "machines", title, event.reason)
+        case events.EngineSaid():
+            return TimelineEntry(time, "machines", event.text, is_problem=event.is_problem)
+        case events.LinksMeasured():
+            return TimelineEntry(time, "machines", slowest_link(event))
         case _:
             return None
 

@@ -8,12 +8,11 @@ from collections.abc import Mapping, Sequence
 from shoal.events import JobStarted
 from shoal.watch.record.run_record import RunRecord
 from shoal.watch.report.charts import Reported
+from shoal.watch.report.machine_section import machines
 from shoal.watch.report.markup import Markup, join, table, tag
-from shoal.watch.wording import amount
 
 OWN = ("run-dir", "resume", "address")  # settings that always differ between jobs, so that a difference means nothing
 SHORT_COMMIT = 12  # characters of a hash that are shown; the whole one is in the tooltip
-MOST_NUMBERS = 12  # workers that are named one by one in a row of machines
 CHANGED, DIFFERS = "not the default", "differs between runs"
 
 
@@ -43,33 +42,6 @@ def _commit(started: JobStarted) -> Markup:
         return tag("span", "not known: the record names no git repository", class_="note")
     state = ", with changes that are not committed" if started.is_dirty else ""
     return join(tag("code", started.commit[:SHORT_COMMIT], title=started.commit), state)
-
-
-def machines(record: RunRecord) -> Markup:
-    found = record.story.machines.by_kind()
-    if not found:
-        return tag("p", "The record does not say what the workers ran on.", class_="note")
-    rows = []
-    for told, workers in found:
-        cells = (worker_numbers(workers), told.processor, f"{told.cores}", amount(told.memory), told.gpu or "none")
-        rows.append(tag("tr", tag("th", told.host, scope="row"), *(tag("td", cell) for cell in cells)))
-    headings = ("host", "workers", "processor", "cores for each", "memory", "GPU")
-    return join(table(headings, rows, aria_label="machines"), nodes(record))
-
-
-def nodes(record: RunRecord) -> Markup:
-    """Where an engine over several machines has put the processes; nothing for a job on one machine."""
-    rows = []
-    for name, node in record.story.machines.nodes.items():
-        cells = (node.host, worker_numbers(node.workers) or "none", worker_numbers(node.servers) or "none")
-        rows.append(tag("tr", tag("th", name, scope="row"), *(tag("td", cell) for cell in cells)))
-    return table(("node", "host", "workers", "servers"), rows, aria_label="nodes") if rows else join()
-
-
-def worker_numbers(workers: Sequence[int]) -> str:
-    shown = ", ".join(map(str, workers[:MOST_NUMBERS]))
-    more = len(workers) - MOST_NUMBERS
-    return f"{shown} and {more} more" if more > 0 else shown
 
 
 def told_apart(runs: Sequence[Mapping[str, object]], defaults: Mapping[str, object]) -> dict[str, str]:

@@ -6,6 +6,7 @@ from shoal import events
 from shoal.errors import TermsDiffer, UsageError, WorkersDisagree, by_name
 from shoal.watch import server_words
 from shoal.watch.board import CALM_KINDS, Board, void_of
+from shoal.watch.machine_words import slowest_link
 from shoal.watch.wording import (
     amount,
     batch_words,
@@ -165,6 +166,8 @@ def _notice_of_faults(event: events.Event) -> str | None:
             return f"warning: {first_line(event.reason)}"
         case events.StorageRestored():
             return first_line(event.reason)
+        case events.LinksMeasured() if event.generation == 1:
+            return slowest_link(event)
         case events.FaultInjected():
             return f"fault on purpose: {fault_words(event)} ({first_line(event.reason)})"
         case _:

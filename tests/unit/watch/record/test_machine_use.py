@@ -7,7 +7,8 @@ import pytest
 
 from shoal import events
 from shoal.values import ProcessUse
-from shoal.watch.record.machine_use import MOST_WORKERS, Machines, NodeUse, UseOverTime
+from shoal.watch.record.machine_use import MOST_WORKERS, UseOverTime
+from shoal.watch.record.machines import Machines, NodeUse
 from support.records import applied, equipped
 
 
@@ -71,7 +72,7 @@ def test_curves_of_many_workers_are_bounded() -> None:
 def test_workers_of_one_machine_are_one_row() -> None:
     machines = Machines()
     for told in (equipped(0), equipped(1), equipped(2, "barn"), msgspec.structs.replace(equipped(3), torch="2.12.0")):
-        machines.add(told)
+        machines.add(told, 0.0)
     assert [(told.host, workers) for told, workers in machines.by_kind()] == [("hut", [0, 1, 3]), ("barn", [2])]
     assert machines.versions()["torch"] == ["2.12.0", "2.13.0+cpu"]
 
@@ -80,7 +81,7 @@ def test_nodes_have_the_workers_and_servers_that_were_put_there() -> None:
     machines = Machines()
     for process, node in (("worker 0", "a"), ("server 0", "b"), ("worker 1", "b"), ("worker 2", "a"), ("spare 1", "a")):
         kind, number = process.split()
-        machines.place(
+        machines.add(
             events.ProcessPlaced(
                 process=process,
                 node=node,
@@ -88,6 +89,7 @@ def test_nodes_have_the_workers_and_servers_that_were_put_there() -> None:
                 reason="it had room",
                 worker=int(number) if kind == "worker" else None,
                 server=int(number) if kind == "server" else None,
-            )
+            ),
+            0.0,
         )
     assert machines.nodes == {"a": NodeUse("host-a", [0, 2], []), "b": NodeUse("host-b", [1], [0])}

@@ -8,8 +8,9 @@ import pytest
 
 from shoal.watch.record.series import Extreme, Series
 from shoal.watch.report.charts import chart_data
+from shoal.watch.report.machine_section import worker_numbers
 from shoal.watch.report.page import read_runs
-from shoal.watch.report.setting_section import CHANGED, DIFFERS, told_apart, worker_numbers
+from shoal.watch.report.setting_section import CHANGED, DIFFERS, told_apart
 from shoal.watch.report.value_table import best_of, best_result, best_words
 from support.records import Job, eventful, job_started
 

@@ -1,0 +1,77 @@
+"""A generation's group over a mesh of its workers: who shares a machine, which links there are, what moves the tensors.
+
+Rank 0 reports what was found and chosen. Not here: connecting the mesh (`cluster_peers`), and the kinds of groups
+(`groups`, `collectives.assembly`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from shoal.codecs.codec import Codec
+from shoal.collectives.assembly import GroupConfig, group_over
+from shoal.collectives.threaded_group import ThreadedGroup
+from shoal.events import AnyEvent
+from shoal.links.host_links import between_hosts
+from shoal.links.measure import survey, told
+from shoal.settings.all_reduce_settings import AllReduceSettings
+from shoal.strategies.peers.groups import Brake, make_exchanger
+from shoal.transport.memory.neighbours import form
+from shoal.transport.memory.team import Team, TeamLimits
+from shoal.transport.mesh.faults import LinkFaults
+from shoal.transport.mesh.mesh import Mesh
+from shoal.transport.mesh.mesh_exchange import exchange_over
+from shoal.values import Generation, Member
+
+
+@dataclass(frozen=True)
+class DirectGroupConfig:
+    settings: AllReduceSettings
+    stopped_limit: float  # seconds after which a process that is stopped counts as lost
+    codec: Codec
+    host: str  # an address of this rank that the others can reach
+    faults: LinkFaults
+    report: Callable[[AnyEvent], None]
+    hold: Callable[[Team | None], None]  # told of the team while the group is being put together: it may be given up
+
+
+def direct_group(mesh: Mesh, generation: Generation, config: DirectGroupConfig) -> ThreadedGroup:
+    """All ranks of the mesh call it. The group owns the mesh from now on; if this fails, the caller still does."""
+    names = {member.rank: _name(member) for member in generation.members}
+    carrier = config.settings.carrier
+    if carrier != "shoal" and mesh.size > 1:
+        exchanger = make_exchanger(carrier, mesh, generation.number, config.host)
+        return ThreadedGroup(exchanger, generation.number, post=exchanger, names=names)
+    hood = form(exchange_over(mesh, generation.number), mesh.rank, mesh.size)
+    config.hold(hood.team)
+    try:
+        deterministic = config.settings.deterministic
+        made = GroupConfig(
+            generation=generation.number,
+            schedule=generation.schedule,
+            codec=config.codec,
+            deterministic=deterministic,
+            limits=TeamLimits(stopped=config.stopped_limit),
+            names=names,
+        )
+        in_memory = made.hosts_by_memory(hood)
+        plan = survey(mesh, generation.schedule, in_memory, deterministic=deterministic)
+        group = group_over(mesh, hood, replace(made, plan=plan))
+        if mesh.rank == 0:
+            config.report(told(plan, generation.number, generation.schedule, in_memory, memory=group.why))
+            if (links := between_hosts(plan.matrix, hood.hosts, generation)) is not None:
+                config.report(links)
+    except BaseException:
+        if hood.team is not None:
+            hood.team.close()
+        raise
+    finally:
+        config.hold(None)
+    if hood.team is not None:
+        group.brake = Brake(config.faults, generation, mesh.rank)
+    return group
+
+
+def _name(member: Member) -> str:
+    return f"worker {member.worker} on {member.host}, process {member.process}"

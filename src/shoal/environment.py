@@ -38,6 +38,7 @@ NCCL = "SHOAL_NCCL"  # 0: GPU tensors go through host memory, even if NCCL could
 KNOWN = (COORDINATOR, TOKEN_FILE, WORKER)  # variables that a worker must have
 PLAINTEXT = "SHOAL_PLAINTEXT"  # 1: this process agrees to unencrypted connections to other machines
 COPIES = "SHOAL_COPIES"  # 1: workers may train models of their own, without shoal.main and without a process group
+OF_NCCL = "NCCL_"  # how NCCL's own variables begin, such as NCCL_SOCKET_IFNAME
 SETTINGS = (NATIVE, NCCL, PLAINTEXT, COPIES)  # variables that any user may set
 # Variables that Kubernetes sets in every container for a service whose name begins with shoal.
 KUBERNETES = re.compile(r"SHOAL_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_[A-Z]+(_PROTO|_PORT|_ADDR)?)?)")
@@ -207,7 +208,8 @@ def thread_default(variables: Mapping[str, str], threads: int) -> dict[str, str]
 
 def travelling_variables() -> dict[str, str]:
     """The user's settings in this process's environment that processes on other machines need too."""
-    return {name: os.environ[name] for name in (*SETTINGS, "OMP_NUM_THREADS", MALLOC) if name in os.environ}
+    ours = (*SETTINGS, "OMP_NUM_THREADS", MALLOC)
+    return {name: value for name, value in os.environ.items() if name in ours or name.startswith(OF_NCCL)}
 
 
 def inherited(variables: Mapping[str, str]) -> dict[str, str]:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from shoal.collectives import texts
-from support.launcher import leftovers, shoal
+from shoal.events import CarrierChosen
+from support.launcher import events_in, leftovers, shoal
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "count_samples.py"
 CARRIERS = ["gloo", *(["mpi"] if importlib.util.find_spec("mpi4py") is not None else [])]
@@ -25,6 +26,12 @@ def test_a_job_survives_a_kill(tmp_path: Path, carrier: str) -> None:
     assert outcome.code == 0, outcome.stderr
     assert "each used exactly 5 times" in outcome.stdout
     assert "1 worker lost" in outcome.stdout
+    (run_dir,) = (tmp_path / "runs").iterdir()
+    chosen = [event for event in events_in(run_dir) if isinstance(event, CarrierChosen)]
+    assert {(event.carrier, event.is_asked, event.reason) for event in chosen} == {
+        (carrier, True, f"asked for with --carrier {carrier}")
+    }
+    assert len(chosen) >= 2, "one for each generation"
     assert leftovers(tmp_path) == []
 
 
@@ -32,4 +39,4 @@ def test_a_job_survives_a_kill(tmp_path: Path, carrier: str) -> None:
 def test_nccl_without_a_gpu_per_worker_is_one_line(tmp_path: Path) -> None:
     outcome = shoal(tmp_path, "run", "-n", "2", "--carrier", "nccl", str(EXAMPLE))
     assert outcome.code == 2, outcome.stderr
-    assert texts.ranks_without_gpu([]).partition(";")[0] in outcome.stderr
+    assert texts.nccl_impossible("no rank has a GPU") in outcome.stderr

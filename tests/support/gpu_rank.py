@@ -19,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from shoal.collectives.carriers.beside import BesideExchanger
 from shoal.collectives.carriers.nccl import NcclCarrier
+from shoal.collectives.carriers.torch_carrier import CarrierPlace
 from shoal.collectives.exchanger import Exchanger, Operation
 from shoal.collectives.gpu.pinned_memory import pool
 from shoal.collectives.group import Reduction
@@ -254,8 +255,8 @@ class _Alone(Exchanger):
 
 
 def nccl_carries_a_group_of_one(rank: int) -> None:
-    with torch.cuda.device(GPU):
-        exchanger = BesideExchanger(NcclCarrier(lambda data: [data], 0, 1, "127.0.0.1"), _Alone())
+    carrier = NcclCarrier(lambda data: [data], CarrierPlace(0, 1, "127.0.0.1"), GPU, lambda: None)
+    exchanger = BesideExchanger(carrier, _Alone())
     try:
         tensor = values(rank, 1000).to(GPU)
         exchanger.all_reduce(

@@ -31,11 +31,12 @@ class Applied:
 
 class NetworkJob:
     def __init__(self, network: Network, folder: Path, machines: Sequence[int], **settings: object) -> None:
-        """`machines`: of each worker, by number. One of the settings, `epochs`, is the script's."""
+        """`machines`: of each worker, by number. Of the settings, `epochs` is the script's and `script` names it."""
         self._network = network
         self._folder = folder
         self._run_dir = folder / "run"
         self._epochs = str(settings.pop("epochs", 4))
+        script = PROGRAMS / str(settings.pop("script", "network_training.py"))
         token = folder / "token"
         write_token(token, "a token for tests")
         given = {"workers": len(machines), "heartbeat-limit": 1.5, "lease": 3, "run-dir": self._run_dir} | settings
@@ -46,7 +47,7 @@ class NetworkJob:
         self.workers = [
             network.start(
                 machine,
-                PROGRAMS / "network_training.py",
+                script,
                 env=self._variables(address, token, worker),
                 cwd=folder,
                 start_new_session=True,  # as engines do it
@@ -69,6 +70,7 @@ class NetworkJob:
             "SHOAL_COORDINATOR": address,
             "SHOAL_TOKEN_FILE": str(token),
             "SHOAL_WORKER": str(worker),
+            "PYTHONPATH": str(PROGRAMS.parent),
         }
         return {**os.environ, **ours, "OMP_NUM_THREADS": "1", "EPOCHS": self._epochs}
 

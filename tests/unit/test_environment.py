@@ -15,6 +15,7 @@ from shoal.environment import (
     WorkerEnvironment,
     likely_typos,
     parse_address,
+    travelling_variables,
     worker_environment,
     worker_variables,
 )
@@ -33,6 +34,17 @@ def test_a_worker_reads_what_the_launcher_wrote() -> None:
         "LOCAL_RANK": "2",
         "MASTER_PORT": "7001",
     }
+
+
+def test_what_other_machines_need_travels_and_nothing_else_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith(("NCCL_", "OMP_"))]:
+        monkeypatch.delenv(name)
+    given = {"NCCL_SOCKET_IFNAME": "eth0", "SHOAL_NCCL": "0", "OMP_NUM_THREADS": "2"}
+    for name, value in {**given, "AWS_SECRET_ACCESS_KEY": "x", "MY_NCCL_THING": "y"}.items():
+        monkeypatch.setenv(name, value)
+    found = travelling_variables()
+    assert {name: found.get(name) for name in given} == given
+    assert not {"AWS_SECRET_ACCESS_KEY", "MY_NCCL_THING", "PATH"} & set(found)
 
 
 def test_a_process_without_our_variables_is_no_worker() -> None:

@@ -15,6 +15,8 @@ import torch
 from shoal.codecs.codec import Codec
 from shoal.codecs.identity import Identity
 from shoal.collectives.exchanger import Exchanger
+from shoal.collectives.gpu.carrier_choice import CarrierChoice
+from shoal.collectives.gpu.gpu_way import GpuTerms
 from shoal.collectives.memory.memory_exchanger import MemoryExchanger
 from shoal.collectives.memory.memory_loops import MemoryWays, small_for
 from shoal.collectives.memory.memory_probe import best_ways
@@ -27,6 +29,7 @@ from shoal.transport.memory.neighbours import Neighbourhood
 from shoal.transport.memory.team import TeamLimits
 from shoal.transport.mesh.mesh import Mesh
 
+LOOPBACK = "127.0.0.1"
 BY_MEMORY = ("auto", "hierarchical")  # schedules with which ranks of one machine use shared memory
 
 
@@ -41,11 +44,24 @@ class GroupConfig:
     deterministic: bool = False  # do not choose between ways by measuring
     limits: TeamLimits = field(default_factory=TeamLimits)
     names: Mapping[int, str] = field(default_factory=dict)  # of ranks, for errors
+    address: str = LOOPBACK  # of this rank, which the others can reach; where all share memory, loopback will do
+    choice: CarrierChoice | None = None  # what moves the tensors of GPUs, if that is decided already
 
     def hosts_by_memory(self, hood: Neighbourhood) -> tuple[tuple[int, ...], ...]:
         """Ranks by machine if the ranks of a machine reduce in its memory; else empty."""
         is_by_memory = self.schedule in BY_MEMORY and any(len(host) > 1 for host in hood.hosts)
         return hood.hosts if is_by_memory else ()
+
+    def why_own(self, hood: Neighbourhood) -> str:
+        """Why tensors of GPUs stay with Shoal's own transport, whatever GPUs there are; empty: they need not."""
+        if self.schedule != "auto":
+            return f"--schedule {self.schedule} is one of Shoal's own transport"
+        if not self.codec.raw and len(hood.hosts) > 1:
+            return f"--codec {self.codec.name} encodes what Shoal's own transport carries between machines"
+        return ""
+
+    def gpu_terms(self, hood: Neighbourhood) -> GpuTerms:
+        return GpuTerms(len(hood.hosts), self.address, self.why_own(hood), self.choice)
 
 
 def group_over(mesh: Mesh, hood: Neighbourhood, config: GroupConfig) -> ThreadedGroup:
@@ -62,12 +78,14 @@ def group_over(mesh: Mesh, hood: Neighbourhood, config: GroupConfig) -> Threaded
     else:
         inside = None if hood.team is None else memory_exchanger(hood, mesh.rank, config)
         exchanger = TwoLevelExchanger(hood.hosts, inside, _between(mesh, hood, config), everybody)
-    return ThreadedGroup(exchanger, config.generation, post=everybody, names=config.names)
+    terms = config.gpu_terms(hood)
+    return ThreadedGroup(exchanger, config.generation, post=everybody, names=config.names, gpu=terms)
 
 
 def group_in_memory(hood: Neighbourhood, rank: int, config: GroupConfig) -> ThreadedGroup:
     """A group whose ranks are all on one machine, without a mesh: it has no sends and receives."""
-    return ThreadedGroup(memory_exchanger(hood, rank, config), config.generation, names=config.names)
+    terms = config.gpu_terms(hood)
+    return ThreadedGroup(memory_exchanger(hood, rank, config), config.generation, names=config.names, gpu=terms)
 
 
 def memory_exchanger(hood: Neighbourhood, rank: int, config: GroupConfig) -> MemoryExchanger:

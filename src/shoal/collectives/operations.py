@@ -19,7 +19,7 @@ from shoal.collectives.dtypes import code_of
 from shoal.collectives.exchanger import Exchanger, Operation, PointToPoint
 from shoal.collectives.flat_tensors import Flat, Staged
 from shoal.collectives.gpu.gpu_copies import StreamPoint, moment_of
-from shoal.collectives.gpu.gpu_way import GpuWay
+from shoal.collectives.gpu.gpu_way import GpuTerms, GpuWay
 from shoal.collectives.group import Group, Pending, Reduction
 from shoal.errors import UsageError
 from shoal.wire.frames import FrameKind, cut_label
@@ -33,14 +33,20 @@ COLLECTIVE = "collective"  # the counter of collectives; each direction of a pai
 class Operations(Group):
     """The calls of a group. Subclasses decide when the work is done."""
 
-    def __init__(self, exchanger: Exchanger | None, post: PointToPoint | None, generation: int) -> None:
+    def __init__(
+        self,
+        exchanger: Exchanger | None,
+        post: PointToPoint | None,
+        generation: int,
+        gpu: GpuTerms | None = None,
+    ) -> None:
         """Without an exchanger this is a group of one. `post` carries sends and receives."""
         self.rank = 0 if exchanger is None else exchanger.rank
         self.size = 1 if exchanger is None else exchanger.size
         self.generation = generation
         self._exchanger = exchanger
         self._post = post
-        self._gpu = None if exchanger is None else GpuWay(exchanger)
+        self._gpu = None if exchanger is None else GpuWay(exchanger, gpu)
         self._sequences: Counter[str] = Counter()  # counts collectives, and operations in each direction of each pair
 
     def all_reduce(

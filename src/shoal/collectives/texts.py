@@ -26,17 +26,13 @@ def no_carrier(name: str) -> str:
 
 def nccl_fails(ranks: int, why: object) -> str:
     return (
-        f"NCCL does not work between the GPUs of {ranks} ranks: {why}; with SHOAL_NCCL=0 their tensors "
-        "go through host memory"
+        f"NCCL does not work between the GPUs of {ranks} ranks: {why}; NCCL_SOCKET_IFNAME names the network interface "
+        "that it uses between machines, and with SHOAL_NCCL=0 tensors go through host memory"
     )
 
 
-def ranks_without_gpu(ranks: Sequence[int]) -> str:
-    return f"--carrier nccl needs a GPU per worker; ranks {list(ranks)} have none: use --carrier shoal"
-
-
-def shared_gpus(ranks: int, gpus: int) -> str:
-    return f"--carrier nccl needs a GPU per worker; {ranks} ranks share {gpus}: use --carrier shoal"
+def nccl_impossible(why: str) -> str:
+    return f"--carrier nccl needs NCCL and a GPU for each worker; {why}: use --carrier shoal"
 
 
 def no_mpi_library(why: object) -> str:

@@ -20,7 +20,7 @@ import torch
 
 from shoal.codecs.codec import Codec
 from shoal.collectives.exchanger import Exchanger, Operation, PointToPoint
-from shoal.collectives.gpu.gpu_way import GpuWay
+from shoal.collectives.gpu.gpu_way import GpuTerms, GpuWay
 from shoal.collectives.group import Group, Pending
 from shoal.collectives.operations import Alone, Make, Operations, Work
 from shoal.collectives.schedules.choice import Chooser
@@ -48,9 +48,13 @@ class ThreadedGroup(Operations):
         *,
         post: PointToPoint | None = None,
         names: Mapping[int, str] | None = None,
+        gpu: GpuTerms | None = None,
     ) -> None:
-        """The group owns `exchanger` and `post`. No exchanger: a group of one. `names`: by rank, for errors."""
-        super().__init__(exchanger, post, generation)
+        """The group owns `exchanger` and `post`. No exchanger: a group of one. `names`: by rank, for errors.
+
+        `gpu`: on what terms GPU tensors may go by NCCL; None: they go through host memory.
+        """
+        super().__init__(exchanger, post, generation, gpu)
         self.current: Operation | None = None  # the running operation; None between operations
         self.current_label = ""  # of the running operation; empty between operations
         self._began: float | None = None  # when the running operation began, by time.monotonic

@@ -21,6 +21,7 @@ from shoal.events.checkpoint_events import (
 )
 from shoal.events.event import Event
 from shoal.events.machine_events import (
+    CarrierChosen,
     EngineSaid,
     LinksMeasured,
     ProcessPlaced,
@@ -74,6 +75,7 @@ __all__ = [
     "Advised",
     "AnyEvent",
     "BatchChosen",
+    "CarrierChosen",
     "CheckpointDeferred",
     "CheckpointLost",
     "CheckpointMarked",
@@ -130,7 +132,7 @@ __all__ = [
 
 AnyEvent = (
     JobStarted | WorkerJoined | WorkerEquipped | ProcessPlaced | EngineSaid | GenerationFormed
-    | ScheduleChosen | LinksMeasured
+    | ScheduleChosen | LinksMeasured | CarrierChosen
     | LoopStarted | LoopEnded
     | StepsApplied | StepVoided
     | BatchChosen | ProgressResumed | ReplicaDiffered | UndoKept | StateCopied | WentBack | EpochEnded | Evaluated

@@ -41,6 +41,15 @@ class EngineSaid(Event, frozen=True, tag="engine-said"):
     is_problem: bool
 
 
+class CarrierChosen(Event, frozen=True, tag="carrier-chosen"):
+    """What moves tensors in this generation. Told where a worker has a GPU, or a carrier was asked for; by rank 0."""
+
+    generation: Ordinal
+    carrier: Name  # shoal, nccl, gloo or mpi
+    is_asked: bool  # with --carrier
+    reason: Text
+
+
 class LinksMeasured(Event, frozen=True, tag="links-measured"):
     """The links between hosts when a generation formed, measured between one worker of each. Sent by rank 0 only."""
 

@@ -1,4 +1,4 @@
-"""How the links between hosts read, in the same words in displays, `shoal show` and the report. Pure."""
+"""How links between hosts and what moves tensors read: one wording for displays, `shoal show` and the report. Pure."""
 
 from __future__ import annotations
 
@@ -10,6 +10,13 @@ from shoal.watch.wording import amount
 
 LINK_HEADINGS = ("from", "to", "latency", "bandwidth")
 PlaceOf = Callable[[int, str], str]  # from a worker and its host's name to the name that people know
+
+
+def carrier_words(event: events.CarrierChosen) -> str:
+    """'tensors of GPUs go through host memory', 'gloo moves tensors'."""
+    if event.is_asked:
+        return f"{event.carrier} moves tensors"
+    return "tensors of GPUs go by NCCL" if event.carrier == "nccl" else "tensors of GPUs go through host memory"
 
 
 def links_title(event: events.LinksMeasured) -> str:

@@ -1,6 +1,6 @@
 """A carrier for GPU tensors, beside the group's exchanger for host memory.
 
-The exchanger for host memory compares the ranks' operations and notices lost ranks. All ranks are on one machine.
+The exchanger for host memory compares the ranks' operations and notices lost ranks, on one machine or on several.
 """
 
 from __future__ import annotations
@@ -8,39 +8,36 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-import torch.distributed
 
 from shoal.collectives import texts
-from shoal.collectives.carriers.carried_exchanger import Carried
+from shoal.collectives.carriers.carried_exchanger import Carried, find_lost
 from shoal.collectives.carriers.carrier import Carrier, CarrierFailed
+from shoal.collectives.carriers.gpu_facts import facts_of, own_facts
 from shoal.collectives.carriers.nccl import NcclCarrier
+from shoal.collectives.carriers.torch_carrier import CarrierPlace
 from shoal.collectives.exchanger import Exchanger, Operation
-from shoal.environment import nccl_is_wanted
+from shoal.collectives.gpu.carrier_choice import NCCL, choose_carrier
+from shoal.collectives.gpu.gpu_way import GpuTerms
 from shoal.errors import UsageError, WorkersDisagree
 from shoal.transport.memory.neighbours import Exchange
 from shoal.wire.frames import FrameKind
 
-LOOPBACK = "127.0.0.1"  # ranks that share memory are in one network namespace
 
-
-def nccl_beside(exchanger: Exchanger, device: torch.device) -> BesideExchanger | None:
-    """All ranks call it, each with its GPU. None: some ranks share a GPU, or cannot use NCCL."""
-    is_possible = nccl_is_wanted() and torch.distributed.is_nccl_available()
-    uuid = str(torch.cuda.get_device_properties(device).uuid) if is_possible else ""
+def nccl_beside(exchanger: Exchanger, device: torch.device, terms: GpuTerms) -> BesideExchanger | None:
+    """All ranks call it, each with its GPU. None: their tensors go through host memory."""
     exchange = exchange_by(exchanger)
-    if not have_one_each(exchange(uuid.encode())):
+    choice = terms.choice
+    if choice is None:
+        ranks = facts_of(exchange(own_facts(device)))
+        choice = choose_carrier(ranks, machines=terms.machines, kept=terms.kept)
+    if choice.carrier != NCCL:
         return None
+    place = CarrierPlace(exchanger.rank, exchanger.size, terms.address)
     try:
-        with torch.cuda.device(device):
-            return BesideExchanger(NcclCarrier(exchange, exchanger.rank, exchanger.size, LOOPBACK), exchanger)
+        return BesideExchanger(NcclCarrier(exchange, place, device, exchanger.check), exchanger)
     except CarrierFailed as failure:
-        exchanger.check()  # if a rank is gone, that is the cause
+        find_lost(exchanger.check)  # if a rank is gone, that is the cause
         raise UsageError(texts.nccl_fails(exchanger.size, failure)) from None
-
-
-def have_one_each(gpus: Sequence[bytes]) -> bool:
-    """Whether no two ranks share a GPU. `gpus`: by rank; empty if the rank cannot use NCCL. Pure."""
-    return all(gpus) and len(set(gpus)) == len(gpus)
 
 
 class BesideExchanger(Carried):

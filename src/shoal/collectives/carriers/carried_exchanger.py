@@ -207,12 +207,17 @@ class CarriedExchanger(Carried, PointToPoint):
         return self._chooser.all_gather()  # for broadcasts too: otherwise the source would not wait for the others
 
 
-def blame(check: Callable[[], None], name: str, failure: CarrierFailed) -> NoReturn:
+def find_lost(check: Callable[[], None]) -> None:
     """A library has failed: wait a moment for `check` to raise which rank died, if one did."""
     limit = time.monotonic() + BLAME_SECONDS
     while time.monotonic() < limit:
         check()
         time.sleep(LOOK_SECONDS)
+
+
+def blame(check: Callable[[], None], name: str, failure: CarrierFailed) -> NoReturn:
+    """A library has failed: raise who is lost, as soon as that is known."""
+    find_lost(check)
     raise PeerLost(f"{name} failed and nobody is known to be gone: {failure}") from None
 
 

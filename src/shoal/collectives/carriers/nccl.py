@@ -1,12 +1,14 @@
-"""NCCL as a carrier: torch's library between GPUs. Every rank has a GPU of its own.
+"""NCCL as a carrier: torch's library between GPUs, of one machine or of several. Every rank has a GPU of its own.
 
-CPU tensors go to the GPU and back. Untested: this carrier needs several GPUs, see docs/carriers.md.
+CPU tensors go to the GPU and back. Untested with several ranks: that needs several GPUs, see docs/carriers.md.
 """
 
 from __future__ import annotations
 
+import queue
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -15,13 +17,17 @@ import torch.distributed
 from torch.distributed import Work as TorchWork
 
 from shoal.collectives import texts
+from shoal.collectives.carriers.carried_exchanger import LOOK_SECONDS
 from shoal.collectives.carriers.carrier import CarrierFailed, Work
-from shoal.collectives.carriers.torch_carrier import FORM_SECONDS, MeetingPoint, TorchCarrier
+from shoal.collectives.carriers.gpu_facts import current_gpu, facts_of, own_facts
+from shoal.collectives.carriers.torch_carrier import CarrierPlace, MeetingPoint, TorchCarrier
+from shoal.collectives.gpu.carrier_choice import why_not_nccl
 from shoal.collectives.group import Reduction
 from shoal.errors import UsageError
 from shoal.transport.memory.neighbours import Exchange
 
 POLL_SECONDS = 50e-6
+START_SECONDS = 60.0  # for all ranks to connect
 _REDUCTIONS = (Reduction.SUM, Reduction.MAX, Reduction.MIN, Reduction.PRODUCT)
 _TYPES = (
     *(torch.uint8, torch.int8, torch.int32, torch.int64),
@@ -33,18 +39,23 @@ class NcclCarrier(TorchCarrier):
     name = "NCCL"
     takes_gpu = True
 
-    def __init__(self, exchange: Exchange, rank: int, size: int, host: str) -> None:
-        """Called by all ranks. `host`: an address of this rank that the others can reach."""
-        _check_gpus(exchange)
-        self._device = torch.device("cuda", torch.cuda.current_device())
-        meeting = MeetingPoint(exchange, rank, host)
-        super().__init__(_process_group(meeting, rank, size), rank)
+    def __init__(
+        self, exchange: Exchange, place: CarrierPlace, device: torch.device, check: Callable[[], None]
+    ) -> None:
+        """Called by all ranks, each with its own GPU. `check` raises if a rank is gone, or if nobody waits any more."""
+        self._device = device
         try:
-            # Ranks meet in their first operation.
-            self.all_reduce(torch.zeros(1, device=self._device), Reduction.SUM).wait(FORM_SECONDS)
+            meeting = MeetingPoint(exchange, place.rank, place.address)
+            super().__init__(_process_group(meeting, place), place.rank)
         except RuntimeError as error:
             raise CarrierFailed(str(error)) from None
+        run_watched(self._meet, check, START_SECONDS)
         exchange(b"")  # all have met: the meeting point may go
+
+    def _meet(self) -> None:
+        """Ranks connect in their first operation."""
+        with torch.cuda.device(self._device):
+            self.all_reduce(torch.zeros(1, device=self._device), Reduction.SUM).wait(START_SECONDS)
 
     def reduces(self, dtype: torch.dtype, reduction: Reduction) -> bool:
         return dtype in _TYPES and reduction in _REDUCTIONS
@@ -107,19 +118,49 @@ class _Fetched(Work):
         return True
 
 
-def _check_gpus(exchange: Exchange) -> None:
-    """All ranks raise the same error, so that none waits for a rank without a GPU."""
-    own = str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid) if torch.cuda.is_available() else ""
-    found = exchange(own.encode())
-    without = [rank for rank, uuid in enumerate(found) if not uuid]
-    if without or not torch.distributed.is_nccl_available():
-        raise UsageError(texts.ranks_without_gpu(without))
-    if len(set(found)) < len(found):
-        raise UsageError(texts.shared_gpus(len(found), len(set(found))))
+def required_gpu(exchange: Exchange) -> torch.device:
+    """This rank's GPU. If NCCL cannot work between the ranks, all raise the same error, so that none waits."""
+    device = current_gpu()
+    why_not = why_not_nccl(facts_of(exchange(own_facts(device))))
+    if why_not or device is None:
+        raise UsageError(texts.nccl_impossible(why_not))
+    return device
 
 
-def _process_group(meeting: MeetingPoint, rank: int, size: int) -> Any:
+def run_watched(work: Callable[[], None], check: Callable[[], None], seconds: float) -> None:
+    """Run `work` in a thread of its own, and raise what `check` raises meanwhile: then the thread is left to itself.
+
+    A rank that waits in NCCL for one that never comes can be neither woken nor stopped (NCCL 2.28, torch 2.11), but
+    another group can be made beside it. Raises `CarrierFailed` if `work` fails, or takes longer than `seconds`.
+    """
+    outcome: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException as error:
+            outcome.put(error)
+        else:
+            outcome.put(None)
+
+    threading.Thread(target=run, name="shoal-nccl-start", daemon=True).start()
+    limit = time.monotonic() + seconds
+    while True:
+        try:
+            error = outcome.get(timeout=LOOK_SECONDS)
+            break
+        except queue.Empty:
+            check()
+            if time.monotonic() > limit:
+                raise CarrierFailed(f"it did not start within {seconds:.0f} s") from None
+    if isinstance(error, RuntimeError):
+        raise CarrierFailed(str(error)) from None
+    if error is not None:
+        raise error
+
+
+def _process_group(meeting: MeetingPoint, place: CarrierPlace) -> Any:
     made: Any = torch.distributed.ProcessGroupNCCL  # missing from builds of torch without CUDA
     options = made.Options()
     options._timeout = timedelta(days=1)  # deaths are noticed from the mesh; slowness is no failure
-    return made(meeting.store, rank, size, options)
+    return made(meeting.store, place.rank, place.size, options)

@@ -9,6 +9,7 @@ import socket
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -41,6 +42,15 @@ OPERATIONS: dict[Reduction, Any] = {
 }
 
 IsDone = Callable[[TorchWork, float], bool]
+
+
+@dataclass(frozen=True)
+class CarrierPlace:
+    """A rank's place in the group that a carrier serves."""
+
+    rank: int
+    size: int
+    address: str  # of this rank, which the others can reach
 
 
 class TorchCarrier(Carrier):

@@ -1,20 +1,21 @@
-"""Which way GPU tensors take in one group: NCCL if all ranks are on one machine and each has a GPU of its own, else
-pinned host memory.
+"""Which way GPU tensors take in one group: by NCCL, or through pinned host memory, as `carrier_choice` has it.
 
-The first collective on a GPU decides: all ranks are in it together, and a job that uses no GPU pays nothing. Either
-way, an operation starts after the work that the caller's stream had been given before the call, and once it is done no
-stream has to wait for it.
+NCCL is started in the first collective on a GPU: all ranks are in it together, and a job that uses no GPU pays nothing.
+Where the ranks did not tell each other of their GPUs when the group was formed, they do so there. Either way, an
+operation starts after the work that the caller's stream had been given before the call, and once it is done no stream
+has to wait for it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shoal.collectives.exchanger import Exchanger
+from shoal.collectives.gpu.carrier_choice import CarrierChoice
 from shoal.collectives.gpu.ferry import Ferry
 from shoal.collectives.gpu.gpu_copies import StreamPoint, copies_after
-from shoal.collectives.memory.memory_exchanger import MemoryExchanger
 
 if TYPE_CHECKING:
     from shoal.collectives.carriers.beside import BesideExchanger
@@ -22,12 +23,23 @@ if TYPE_CHECKING:
 Work = Callable[[Exchanger], None]
 
 
+@dataclass(frozen=True)
+class GpuTerms:
+    """On what terms a group may use NCCL. The same on all ranks, but for the address."""
+
+    machines: int  # that the ranks are on
+    address: str  # of this rank, which the others can reach
+    kept: str = ""  # why Shoal's own transport is wanted; empty: it is not
+    choice: CarrierChoice | None = None  # made when the group was formed; None: the first operation on a GPU makes it
+
+
 class GpuWay:
     """One per group. `abort` may come from any thread."""
 
-    def __init__(self, exchanger: Exchanger) -> None:
-        """`exchanger` is for tensors in host memory; this object does not own it."""
+    def __init__(self, exchanger: Exchanger, terms: GpuTerms | None = None) -> None:
+        """`exchanger` is for tensors in host memory; this object does not own it. Without terms there is no NCCL."""
         self._exchanger = exchanger
+        self._terms = terms
         self._is_decided = False
         self._nccl: BesideExchanger | None = None
 
@@ -49,10 +61,10 @@ class GpuWay:
             work(exchanger if exchanger.takes_gpu else self._nccl or Ferry(exchanger, copies))
 
     def _decide(self, exchanger: Exchanger, moment: StreamPoint) -> None:
-        if isinstance(exchanger, MemoryExchanger):  # so all ranks are on one machine
+        if self._terms is not None and not exchanger.takes_gpu:
             from shoal.collectives.carriers.beside import nccl_beside  # noqa: PLC0415  only users of GPUs pay for it
 
-            self._nccl = nccl_beside(exchanger, moment.device)
+            self._nccl = nccl_beside(exchanger, moment.device, self._terms)
         self._is_decided = True
 
     def abort(self, reason: str, *, blamed: int | None = None) -> None:

@@ -64,7 +64,8 @@ class _Forming:
         lanes: list[Lane] = [] if lane is None else [lane]
         self._made += lanes
         if len(hood.hosts) == 1:
-            return FormedGroup(group_in_memory(hood, rank, GroupConfig(names=names)), Mailbox(rank, size, lanes, names))
+            group = group_in_memory(hood, rank, GroupConfig(names=names))
+            return FormedGroup(group, Mailbox(rank, size, lanes, names))
         listener = PeerListener(self._host, self._meeting.token)
         self._made.append(listener)
         members = self._introduce(listener.address)
@@ -78,7 +79,8 @@ class _Forming:
         vigil = Vigil(listener, {peer: members[peer].address for peer in connections})
         lanes.append(TcpLane(connections, listener.silence_limit))
         self._made.append(lanes[-1])
-        return FormedGroup(group_over(mesh, hood, GroupConfig(names=names)), Mailbox(rank, size, lanes, names), vigil)
+        group = group_over(mesh, hood, GroupConfig(names=names, address=listener.address.host))
+        return FormedGroup(group, Mailbox(rank, size, lanes, names), vigil)
 
     def _introduce(self, address: Address) -> tuple[Member, ...]:
         told = self._meeting.exchange(msgspec.msgpack.encode(address))

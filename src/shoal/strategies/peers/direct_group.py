@@ -11,13 +11,15 @@ from dataclasses import dataclass, replace
 
 from shoal.codecs.codec import Codec
 from shoal.collectives.assembly import GroupConfig, group_over
+from shoal.collectives.carriers.gpu_facts import current_gpu, facts_of, own_facts
+from shoal.collectives.gpu.carrier_choice import CarrierChoice, choose_carrier
 from shoal.collectives.threaded_group import ThreadedGroup
-from shoal.events import AnyEvent
+from shoal.events import AnyEvent, CarrierChosen
 from shoal.links.host_links import between_hosts
 from shoal.links.measure import survey, told
 from shoal.settings.all_reduce_settings import AllReduceSettings
 from shoal.strategies.peers.groups import Brake, make_exchanger
-from shoal.transport.memory.neighbours import form
+from shoal.transport.memory.neighbours import Neighbourhood, form
 from shoal.transport.memory.team import Team, TeamLimits
 from shoal.transport.mesh.faults import LinkFaults
 from shoal.transport.mesh.mesh import Mesh
@@ -35,6 +37,16 @@ class DirectGroupConfig:
     report: Callable[[AnyEvent], None]
     hold: Callable[[Team | None], None]  # told of the team while the group is being put together: it may be given up
 
+    def terms(self, generation: Generation) -> GroupConfig:
+        return GroupConfig(
+            generation=generation.number,
+            schedule=generation.schedule,
+            codec=self.codec,
+            deterministic=self.settings.deterministic,
+            limits=TeamLimits(stopped=self.stopped_limit),
+            address=self.host,
+        )
+
 
 def direct_group(mesh: Mesh, generation: Generation, config: DirectGroupConfig) -> ThreadedGroup:
     """All ranks of the mesh call it. The group owns the mesh from now on; if this fails, the caller still does."""
@@ -42,26 +54,14 @@ def direct_group(mesh: Mesh, generation: Generation, config: DirectGroupConfig) 
     carrier = config.settings.carrier
     if carrier != "shoal" and mesh.size > 1:
         exchanger = make_exchanger(carrier, mesh, generation.number, config.host)
+        if mesh.rank == 0:
+            asked = f"asked for with --carrier {carrier}"
+            config.report(_carrier(generation, CarrierChoice(carrier, asked), is_asked=True))
         return ThreadedGroup(exchanger, generation.number, post=exchanger, names=names)
-    hood = form(exchange_over(mesh, generation.number), mesh.rank, mesh.size)
+    hood = form(exchange_over(mesh, generation.number), mesh.rank, mesh.size, own_facts(current_gpu()))
     config.hold(hood.team)
     try:
-        deterministic = config.settings.deterministic
-        made = GroupConfig(
-            generation=generation.number,
-            schedule=generation.schedule,
-            codec=config.codec,
-            deterministic=deterministic,
-            limits=TeamLimits(stopped=config.stopped_limit),
-            names=names,
-        )
-        in_memory = made.hosts_by_memory(hood)
-        plan = survey(mesh, generation.schedule, in_memory, deterministic=deterministic)
-        group = group_over(mesh, hood, replace(made, plan=plan))
-        if mesh.rank == 0:
-            config.report(told(plan, generation.number, generation.schedule, in_memory, memory=group.why))
-            if (links := between_hosts(plan.matrix, hood.hosts, generation)) is not None:
-                config.report(links)
+        group = _own_group(mesh, hood, generation, replace(config.terms(generation), names=names), config.report)
     except BaseException:
         if hood.team is not None:
             hood.team.close()
@@ -71,6 +71,28 @@ def direct_group(mesh: Mesh, generation: Generation, config: DirectGroupConfig) 
     if hood.team is not None:
         group.brake = Brake(config.faults, generation, mesh.rank)
     return group
+
+
+def _own_group(
+    mesh: Mesh, hood: Neighbourhood, generation: Generation, terms: GroupConfig, report: Callable[[AnyEvent], None]
+) -> ThreadedGroup:
+    """The group over Shoal's own transport, with NCCL for tensors of GPUs where every rank can use it."""
+    gpus = facts_of(hood.notes)
+    choice = choose_carrier(gpus, machines=len(hood.hosts), kept=terms.why_own(hood))
+    in_memory = terms.hosts_by_memory(hood)
+    plan = survey(mesh, generation.schedule, in_memory, deterministic=terms.deterministic)
+    group = group_over(mesh, hood, replace(terms, plan=plan, choice=choice))
+    if mesh.rank == 0:
+        report(told(plan, generation.number, generation.schedule, in_memory, memory=group.why))
+        if (links := between_hosts(plan.matrix, hood.hosts, generation)) is not None:
+            report(links)
+        if mesh.size > 1 and any(rank.gpu for rank in gpus):
+            report(_carrier(generation, choice, is_asked=False))
+    return group
+
+
+def _carrier(generation: Generation, choice: CarrierChoice, *, is_asked: bool) -> CarrierChosen:
+    return CarrierChosen(generation=generation.number, carrier=choice.carrier, is_asked=is_asked, reason=choice.reason)
 
 
 def _name(member: Member) -> str:

@@ -10,7 +10,8 @@ from shoal.collectives.carriers.carried_exchanger import CarriedExchanger, blame
 from shoal.collectives.carriers.carrier import Carrier, CarrierFailed
 from shoal.collectives.carriers.gloo import GlooCarrier
 from shoal.collectives.carriers.mpi import MpiCarrier
-from shoal.collectives.carriers.nccl import NcclCarrier
+from shoal.collectives.carriers.nccl import NcclCarrier, required_gpu
+from shoal.collectives.carriers.torch_carrier import CarrierPlace
 from shoal.collectives.exchanger import Operation
 from shoal.collectives.operations import Alone, Make, Operations, Work
 from shoal.errors import ShoalError, UsageError
@@ -44,7 +45,8 @@ def _carrier(name: str, mesh: Mesh, generation: int, host: str) -> Carrier:
     if name == "gloo":
         return GlooCarrier(exchange, mesh.rank, mesh.size, host)
     if name == "nccl":
-        return NcclCarrier(exchange, mesh.rank, mesh.size, host)
+        place = CarrierPlace(mesh.rank, mesh.size, host)
+        return NcclCarrier(exchange, place, required_gpu(exchange), mesh.check)
     if name == "mpi":
         return MpiCarrier(exchange, mesh.rank, mesh.size, mesh.check)
     raise UsageError(texts.no_carrier(name))

@@ -12,7 +12,7 @@ from typing import Literal, get_args
 
 from shoal import events
 from shoal.watch.board import Void, void_of
-from shoal.watch.machine_words import slowest_link
+from shoal.watch.machine_words import carrier_words, slowest_link
 from shoal.watch.server_words import changed, gone
 from shoal.watch.wording import (
     amount,
@@ -249,6 +249,9 @@ def _of_machines(event: events.Event, time: float) -> TimelineEntry | None:
             return TimelineEntry(time, "machines", title, event.reason)
         case events.EngineSaid():
             return TimelineEntry(time, "machines", event.text, is_problem=event.is_problem)
+        case events.CarrierChosen():
+            title = f"generation {event.generation}: {carrier_words(event)}"
+            return TimelineEntry(time, "members", title, event.reason)
         case events.LinksMeasured():
             return TimelineEntry(time, "machines", slowest_link(event))
         case _:

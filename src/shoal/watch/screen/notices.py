@@ -6,7 +6,7 @@ from shoal import events
 from shoal.errors import TermsDiffer, UsageError, WorkersDisagree, by_name
 from shoal.watch import server_words
 from shoal.watch.board import CALM_KINDS, Board, void_of
-from shoal.watch.machine_words import slowest_link
+from shoal.watch.machine_words import carrier_words, slowest_link
 from shoal.watch.wording import (
     amount,
     batch_words,
@@ -166,6 +166,8 @@ def _notice_of_faults(event: events.Event) -> str | None:
             return f"warning: {first_line(event.reason)}"
         case events.StorageRestored():
             return first_line(event.reason)
+        case events.CarrierChosen() if event.generation == 1 and not event.is_asked:
+            return f"{carrier_words(event)}: {first_line(event.reason)}"
         case events.LinksMeasured() if event.generation == 1:
             return slowest_link(event)
         case events.FaultInjected():

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from shoal import events
+from shoal.values import HostLink
 from shoal.watch.screen.display import Plain
 from shoal.watch.screen.live import Live
 from support.records import applied
@@ -25,7 +26,16 @@ def formed(generation: int, *workers: int, reason: str = "why") -> events.Genera
 
 DIED = events.WorkerDied(worker=2, host="h", process=7, step=40, operation="x", reason="worker 2 was killed by SIGKILL")
 TRACEBACK = "Traceback (most recent call last):\n  File x\nValueError: no"
+SLOW = HostLink(source=3, target=0, source_host="c", target_host="a", latency=0.00021, bandwidth=2.5e6)
 TOLD: list[tuple[events.Event, str]] = [
+    (
+        events.LinksMeasured(generation=1, hosts=3, links=(SLOW,), measured=6, seconds=0.1),
+        "the slowest of 6 links between 3 hosts goes from c (worker 3) to a (worker 0): 2.5 MB/s, latency 0.21 ms",
+    ),
+    (
+        events.CarrierChosen(generation=1, carrier="shoal", is_asked=False, reason="rank 2 on b has no GPU"),
+        "tensors of GPUs go through host memory: rank 2 on b has no GPU",
+    ),
     (DIED, "worker 2 was killed by SIGKILL"),
     (
         events.FaultInjected(fault="stop", worker=1, seconds=8.0, reason="stop worker every 30s for 8s"),

@@ -71,7 +71,7 @@ def install() -> None:
     flat_tensors.is_flat = lambda tensor: is_flat(tensor) and not tensor.is_floating_point()
     operations.moment_of = moment_of  # type: ignore[assignment]  # stand-ins, from here on
     gpu_way.copies_after = copies_after  # type: ignore[assignment]
-    direct_group.own_facts = own_facts
+    direct_group.own_facts = beside.own_facts = own_facts
     beside.NcclCarrier = StandIn  # type: ignore[assignment,misc]
 
 

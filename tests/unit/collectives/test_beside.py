@@ -3,10 +3,12 @@ gone is named, also while it starts. Threads stand for ranks, and a table for NC
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 
+import msgspec
 import pytest
 import torch
 
@@ -17,7 +19,7 @@ from shoal.collectives.carriers.carrier import Carrier, CarrierFailed, Work
 from shoal.collectives.carriers.nccl import run_watched
 from shoal.collectives.carriers.torch_carrier import CarrierPlace
 from shoal.collectives.exchanger import Exchanger, Operation
-from shoal.collectives.gpu.carrier_choice import NCCL, OWN, CarrierChoice
+from shoal.collectives.gpu.carrier_choice import NCCL, OWN, CarrierChoice, RankGpu
 from shoal.collectives.gpu.gpu_way import GpuTerms
 from shoal.collectives.group import Reduction
 from shoal.errors import PeerLost, UsageError, WorkersDisagree
@@ -181,8 +183,30 @@ def started(
     """What each rank does in its first collective on a GPU."""
     monkeypatch.setattr(Library, "start", staticmethod(start), raising=False)
     monkeypatch.setattr(beside, "NcclCarrier", Library)
+    gpus = itertools.count()
+
+    def own_facts(_device: torch.device) -> bytes:
+        return msgspec.msgpack.encode(RankGpu("a", f"GPU-{next(gpus)}", "2.28.9", is_open=True))
+
+    monkeypatch.setattr(beside, "own_facts", own_facts)
     terms = GpuTerms(machines=2, address="127.0.0.1", choice=choice)
     return [lambda r=r: nccl_beside(exchangers[r][2], torch.device("cpu"), terms) for r in range(SIZE)]
+
+
+def dies(exchanger: Exchanger, after: float = 0.0) -> None:
+    """A rank that compares its GPU with the others', and is gone before the library has started."""
+    exchange_by(exchanger)(msgspec.msgpack.encode(RankGpu("a", "GPU-x", "2.28.9", is_open=True)))
+    time.sleep(after)
+    exchanger.abort("it is killed")
+
+
+def test_tensors_that_are_on_one_gpu_after_all_go_through_host_memory(
+    exchangers: Sequence[tuple[BesideExchanger, Table, Exchanger]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = started(monkeypatch, exchangers, lambda: None)
+    same = msgspec.msgpack.encode(RankGpu("a", "GPU-0", "2.28.9", is_open=True))
+    monkeypatch.setattr(beside, "own_facts", lambda _device: same)
+    assert succeed(*calls) == [None] * SIZE
 
 
 def test_a_carrier_that_was_chosen_is_started_on_all_ranks(
@@ -207,7 +231,7 @@ def test_who_dies_while_the_library_starts_is_named_although_the_start_never_end
 ) -> None:
     never = threading.Event()
     calls = started(monkeypatch, exchangers, lambda: never.wait(60))
-    calls[2] = lambda: exchangers[2][2].abort("it is killed")
+    calls[2] = lambda: dies(exchangers[2][2])
     try:
         errors = in_threads(*calls)
     finally:
@@ -225,12 +249,8 @@ def test_a_death_that_the_library_notices_first_is_no_mistake_of_the_user(
     def fail() -> None:
         raise RuntimeError("ncclRemoteError: remote process exited")
 
-    def die() -> None:
-        time.sleep(0.3)
-        exchangers[2][2].abort("it is killed")
-
     calls = started(monkeypatch, exchangers, fail)
-    calls[2] = die
+    calls[2] = lambda: dies(exchangers[2][2], after=0.3)
     errors = in_threads(*calls)
     assert all(isinstance(errors[rank], PeerLost) for rank in (0, 1, 3)), errors
 

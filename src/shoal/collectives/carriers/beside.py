@@ -25,12 +25,11 @@ from shoal.wire.frames import FrameKind
 
 def nccl_beside(exchanger: Exchanger, device: torch.device, terms: GpuTerms) -> BesideExchanger | None:
     """All ranks call it, each with its GPU. None: their tensors go through host memory."""
+    if terms.choice is not None and terms.choice.carrier != NCCL:
+        return None
     exchange = exchange_by(exchanger)
-    choice = terms.choice
-    if choice is None:
-        ranks = facts_of(exchange(own_facts(device)))
-        choice = choose_carrier(ranks, machines=terms.machines, kept=terms.kept)
-    if choice.carrier != NCCL:
+    ranks = facts_of(exchange(own_facts(device)))  # a script may have put its tensors on another GPU than the rank's
+    if choose_carrier(ranks, machines=terms.machines, kept=terms.kept).carrier != NCCL:
         return None
     place = CarrierPlace(exchanger.rank, exchanger.size, terms.address)
     try:

@@ -1,9 +1,8 @@
 """Which way GPU tensors take in one group: by NCCL, or through pinned host memory, as `carrier_choice` has it.
 
 NCCL is started in the first collective on a GPU: all ranks are in it together, and a job that uses no GPU pays nothing.
-Where the ranks did not tell each other of their GPUs when the group was formed, they do so there. Either way, an
-operation starts after the work that the caller's stream had been given before the call, and once it is done no stream
-has to wait for it.
+There they compare once more which GPUs their tensors are on. Either way, an operation starts after the work that the
+caller's stream had been given before the call, and once it is done no stream has to wait for it.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ class GpuTerms:
     machines: int  # that the ranks are on
     address: str  # of this rank, which the others can reach
     kept: str = ""  # why Shoal's own transport is wanted; empty: it is not
-    choice: CarrierChoice | None = None  # made when the group was formed; None: the first operation on a GPU makes it
+    choice: CarrierChoice | None = None  # made when the group was formed; None: not made yet
 
 
 class GpuWay:

@@ -111,6 +111,22 @@ def test_a_host_that_dies_is_made_up_for_by_free_slots_of_another(tmp_path: Path
     assert leftovers(tmp_path) == []
 
 
+def test_a_worker_without_a_place_is_in_the_record_and_the_others_go_on(tmp_path: Path, hosts: SshHosts) -> None:
+    (tmp_path / "hosts.toml").write_text("[a]\nslots = 1\n[b]\nslots = 1\n")
+    options = command("--min-workers", "1", "script.py", "--epochs", "2", "--pause", "0.02", workers=2)
+    with started(tmp_path, *options, variables=hosts.variables) as launcher:
+        until_step(tmp_path, 5)
+        hosts.kill("b")
+        stdout, stderr = launcher.communicate(timeout=3 * PATIENCE)
+    assert launcher.returncode == 0, stderr
+    assert EXACT in stdout
+    waits = "worker 2 waits for a place: all 1 slots of the only node are in use"
+    assert waits in [event.text for event in events_in(tmp_path / "run") if isinstance(event, EngineSaid)]
+    shown = "\n".join(show.lines(read_record(tmp_path / "run")))
+    assert f"! {waits}" in shown.partition("what the engine said:")[2].partition("\n\n")[0]
+    assert "worker 1 on b" in shown.partition("where processes were put, and why:")[2].partition("\n\n")[0]
+
+
 def test_nothing_is_left_on_any_host_when_the_launcher_is_killed(tmp_path: Path, hosts: SshHosts) -> None:
     with started(tmp_path, *command("script.py", "--pause", "0.05"), variables=hosts.variables) as launcher:
         until_step(tmp_path, 3)
@@ -220,9 +236,12 @@ def test_a_script_travels_to_hosts_that_share_no_file_system(tmp_path: Path) -> 
     shutil.copy(PROGRAMS / "network_training.py", project / "script.py")
     store = ("--checkpoint-to", str(tmp_path / "store"), "--min-workers", "2")
     words = command("--chaos", "kill worker 1 at step 8", *store, "script.py", workers=2)
-    on_hosts_of_their_own(tmp_path, "-m", "shoal", *words)
+    output = on_hosts_of_their_own(tmp_path, "-m", "shoal", *words)
     events = events_in(project / "run")
     assert set(nodes_of(events).values()) == {"a", "b"}
+    assert "the slowest of 2 links between 2 hosts goes from" in output
+    table = "\n".join(show.lines(read_record(project / "run"))).partition("links between 2 hosts")[2]
+    assert sorted(line.split()[0] for line in table.splitlines()[2:4]) == ["a", "b"], "by the engine's names"
     assert [event.worker for event in events if isinstance(event, WorkerDied)] == [1]
     for worker in (0, 2):
         assert (project / f"run/logs/worker-{worker}.log").read_text().endswith("exact\n")

@@ -49,6 +49,7 @@ THIN = {"bounds", "values", "errors", "files", "steps", "events", "environment",
 DOORS = {
     "torch_autoload": {"environment", "errors", "wire", "membership", "collectives", "entry", "training"},
     "__main__": {"cli"},
+    "dask": {"data", "errors", "launching"},
     "__init__": {"data", "entry", "launching", "training"},
 }
 

@@ -299,3 +299,51 @@ def no_shoal_in_step(node: str, python: str) -> str:
 
 def srun_ended(said: str) -> str:
     return f"its step of Slurm ended; srun said: {said}"
+
+
+# Dask
+
+NO_DASK_CLIENT = (
+    "--on dask needs a Dask cluster: make a distributed.Client first, or set DASK_SCHEDULER_ADDRESS, such as "
+    "tcp://10.0.0.7:8786"
+)
+WAITING_CLIENT = (
+    "the Dask client is asynchronous, and a job waits for its end: make one without asynchronous=True, outside of "
+    "coroutines and of Dask's own tasks"
+)
+
+
+def dask_unreachable(address: str, why: str) -> str:
+    return f"the Dask scheduler at {address} does not answer; see whether the cluster is up; Dask said: {why}"
+
+
+def dask_too_small(workers: int, threads: int, dask_workers: int) -> str:
+    found = "no worker" if not dask_workers else f"{dask_workers} worker{'s' * (dask_workers != 1)} with {threads}"
+    return (
+        f"{workers} workers need {workers} threads of Dask workers, and the cluster has {found}; make it larger, such "
+        "as with cluster.scale, or take fewer workers"
+    )
+
+
+def dask_busy(workers: int, free: int, busy: int) -> str:
+    return (
+        f"{workers} workers need {workers} threads of Dask workers, and {free} {'is' if free == 1 else 'are'} free: "
+        f"{busy} Dask worker{'s are' if busy != 1 else ' is'} busy with other tasks; wait for those, or make the "
+        "cluster larger"
+    )
+
+
+def no_shoal_on_dask(name: str) -> str:
+    return f"Dask worker {name} has no Shoal, or an older one; install the same Shoal in the Python that runs it"
+
+
+def no_dask_task(name: str, said: str) -> str:
+    return f"Dask did not run the agent on its worker {name}; look at that worker's log; Dask said: {said}"
+
+
+def dask_worker_left(address: str) -> str:
+    return f"Dask has lost or stopped its worker at {address}"
+
+
+def dask_task_ended(said: str) -> str:
+    return f"Dask ended the task of its agent; Dask said: {said}"

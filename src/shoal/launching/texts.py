@@ -48,6 +48,31 @@ def engine_not_installed(engine: str, package: str) -> str:
     return f'--on {engine} needs the package {package}, which is not installed: pip install "shoal[{engine}]"'
 
 
+NO_PLACE_FOR_FRAME = (
+    "a data frame was given, but no place for its rows: pass at=, a folder or URL that all Dask workers reach, such as "
+    "at='s3://bucket/rows'"
+)
+
+
+def frame_is_there(place: str) -> str:
+    return f"there are Parquet files below {place} already; pass data={place!r} to train on those, or another at="
+
+
+def no_dask_frame(kind: str) -> str:
+    return (
+        f"data is a {kind}; give a dask.dataframe.DataFrame (dask.dataframe.from_pandas makes one of pandas's), or the "
+        "URL of Parquet files"
+    )
+
+
+def data_twice(name: str) -> str:
+    return f"{name} is in arguments and is also what the function gets the rows as; leave it out of arguments"
+
+
+def at_without_frame(place: str) -> str:
+    return f"at={place!r} says where a data frame is written, and none was given; pass it as data, or leave at out"
+
+
 def checkpoints_not_shared(nodes: Collection[str], place: str) -> str:
     several = "nodes do" if len(nodes) > 1 else "node does"
     return (

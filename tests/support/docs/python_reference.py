@@ -27,6 +27,7 @@ A script defines a function that takes a `Run` and hands it to `shoal.main`; all
 exit code 2.
 """
 ORDER = ("main", "Run", "Epoch", "Files", "table_files", "launch")  # as people meet them; others follow by name
+BESIDE = ("dask",)  # modules with a function `train`, which are imported by themselves: `import shoal.dask`
 TITLES = {"JobResult": "result"}  # what a script usually calls an object of the class
 OPTIONS_OF = {"batches": "BatchOptions"}  # methods with **options, and the class whose fields these are
 Definition = ast.ClassDef | ast.FunctionDef
@@ -82,6 +83,10 @@ def python_page() -> str:
             is_shown = any(returned == other for other, _home in places)
             if not is_shown and inner is not None and isinstance(inner[1], ast.ClassDef):
                 places.append((returned, home))
+    for module in BESIDE:
+        found = find(f"shoal.{module}", "train")
+        assert found is not None, module
+        parts.append(section(f"{module}.train", *found))
     return re.sub(r"\n{3,}", "\n\n", "\n".join(parts))
 
 

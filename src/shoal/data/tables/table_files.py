@@ -35,17 +35,21 @@ def table_files(url: str | PathLike[str], *, columns: Sequence[str] | None = Non
     fsspec knows, such as `s3://bucket/table`, and may name a single file. Needs `pip install "shoal[tables]"`.
     """
     _parquet()
-    place = fspath(url)
+    paths = found_tables(fspath(url))
+    if not paths:
+        raise DataError(texts.no_tables(_public(fspath(url))))
+    return Files(paths, partial(read_rows, columns=None if columns is None else tuple(columns)))
+
+
+def found_tables(place: str) -> list[str]:
+    """Paths or URLs of the Parquet files below a folder or URL."""
     try:
-        paths = _found(place)
+        return _found(place)
     except ImportError as error:
         raise UsageError(texts.no_way_to_tables(_public(place), str(error))) from None
     except Exception as error:
         why = described(error).replace(place, _public(place))
         raise DataError(texts.tables_unreachable(_public(place), why)) from error
-    if not paths:
-        raise DataError(texts.no_tables(_public(place)))
-    return Files(paths, partial(read_rows, columns=None if columns is None else tuple(columns)))
 
 
 def _found(place: str) -> list[str]:

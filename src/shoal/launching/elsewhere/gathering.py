@@ -45,6 +45,7 @@ class Nodes:
     bound: Address  # where the coordinator listens
     folder: Folder
     folders: Mapping[str, NodeFolder] = field(default_factory=dict)  # by node, where it is not as here
+    fewest: int = 0  # workers that the first nodes must have slots for; 0: all
 
 
 def gathered(provider: Provider, nodes: Nodes) -> Engine:
@@ -57,7 +58,7 @@ def gathered(provider: Provider, nodes: Nodes) -> Engine:
         engine = NodeEngine(over, provider)
         try:
             with told_if_slow("reaching the nodes"):
-                engine.gather(config.workers)
+                engine.gather(nodes.fewest or config.workers)
         except BaseException:
             engine.close()
             raise

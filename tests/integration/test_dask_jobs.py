@@ -1,0 +1,195 @@
+"""Whole jobs on a real Dask cluster: its workers are killed and new ones come; a killed launcher; data frames."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from shoal.engines import texts as engine_texts
+from shoal.events import AnyEvent, StepsApplied, WorkerDied, WorkerEquipped
+from shoal.launching import texts
+from support.dask_cluster import DaskCluster, dask_cluster
+from support.launcher import PATIENCE, command_of, events_in, leftovers, processes_in, shoal, started
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "count_samples.py"
+EXACT = "1,437 samples, each used exactly"
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaskCluster]:
+    with dask_cluster(tmp_path_factory.mktemp("dask")) as made:
+        yield made
+
+
+def command(*options: str, workers: str = "2", run: str = "run") -> tuple[str, ...]:
+    return ("run", "--on", "dask", "-n", workers, "--run-dir", run, "--threads", "1", "--progress", "plain", *options)
+
+
+def nodes_of(events: list[AnyEvent]) -> dict[int, str]:
+    return {event.worker: event.node for event in events if isinstance(event, WorkerEquipped)}
+
+
+def until(is_there: Callable[[list[AnyEvent]], bool], folder: Path, launcher: subprocess.Popen[str]) -> None:
+    limit = time.monotonic() + 2 * PATIENCE
+    while not is_there(events := events_in(folder / "run")):
+        assert launcher.poll() is None, launcher.communicate()
+        assert time.monotonic() < limit, events
+        time.sleep(0.1)
+
+
+def deaths(events: list[AnyEvent]) -> list[str]:
+    return [event.reason for event in events if isinstance(event, WorkerDied)]
+
+
+def tensors_in(run_dir: Path) -> dict[tuple[str, str], torch.Tensor]:
+    """Of a run's checkpoint, by file and name."""
+    parts = sorted((run_dir / "checkpoints").glob("*/*.safetensors"))
+    assert parts
+    return {(part.name, name): tensor for part in parts for name, tensor in load_file(part).items()}
+
+
+@pytest.mark.timeout(400)
+def test_workers_of_dask_come_die_and_leave_while_a_job_runs(tmp_path: Path) -> None:
+    """It begins on one and grows with the next; that one is killed, and its nanny starts it again; one is stopped."""
+    text = EXAMPLE.read_text().replace("sleep(arguments.pause)", "sleep(0 if Path('fast').exists() else 0.3)")
+    (tmp_path / "script.py").write_text(text.replace("import time\n", "import time\nfrom pathlib import Path\n"))
+    (tmp_path / "dask").mkdir()
+    with dask_cluster(tmp_path / "dask", workers=1) as cluster:
+        (first,) = cluster.workers()
+        with started(tmp_path, *command("script.py", workers="1:2"), variables=cluster.variables) as launcher:
+            until(lambda events: 0 in nodes_of(events), tmp_path, launcher)
+            both = cluster.scale(2)
+            (second,) = both.keys() - {first}
+            until(lambda events: 1 in nodes_of(events), tmp_path, launcher)
+            os.kill(both[second], signal.SIGKILL)
+            until(lambda events: 2 in nodes_of(events), tmp_path, launcher)
+            cluster.scale(1)
+            until(lambda events: len(deaths(events)) == 2, tmp_path, launcher)
+            (tmp_path / "fast").touch()
+            stdout, stderr = launcher.communicate(timeout=3 * PATIENCE)
+        assert launcher.returncode == 0, stderr
+        assert leftovers(tmp_path) == []
+    assert EXACT in stdout
+    events = events_in(tmp_path / "run")
+    nodes = nodes_of(events)
+    assert (nodes[0], nodes[1], nodes[2]) == (first, second, second)
+    assert all("its node" in reason for reason in deaths(events)), deaths(events)
+
+
+def test_the_same_bits_as_on_this_machine(tmp_path: Path, cluster: DaskCluster) -> None:
+    shutil.copy(EXAMPLE, tmp_path / "script.py")
+    same = ("--deterministic", "--seed", "7", "--checkpoint-every", "end", "script.py", "--epochs", "1")
+    there = shoal(tmp_path, *command(*same), variables=cluster.variables, patience=3 * PATIENCE)
+    assert there.code == 0, there
+    here = ("run", "-n", "2", "--run-dir", "here", "--threads", "1", "--progress", "plain", *same)
+    assert shoal(tmp_path, *here, patience=3 * PATIENCE).code == 0
+    found, expected = tensors_in(tmp_path / "run"), tensors_in(tmp_path / "here")
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[key], expected[key]) for key in expected)
+
+
+def test_nothing_of_a_killed_launcher_is_left_and_the_cluster_is_free(tmp_path: Path, cluster: DaskCluster) -> None:
+    """The example ends well a moment later: Dask's workers have their threads again."""
+    shutil.copy(EXAMPLE, tmp_path / "script.py")
+    with started(tmp_path, *command("script.py", "--pause", "0.05"), variables=cluster.variables) as launcher:
+        until(lambda events: any(isinstance(one, StepsApplied) for one in events), tmp_path, launcher)
+        running = [one for one in processes_in(tmp_path) if one.pid != launcher.pid]
+        assert len([one for one in running if "script.py" in " ".join(command_of(one))]) >= 2
+        launcher.kill()
+        launcher.wait()
+        _, alive = psutil.wait_procs(running, timeout=PATIENCE)
+        assert not alive, [command_of(one) for one in alive]
+    assert leftovers(tmp_path) == []
+    again = command("script.py", "--epochs", "1", run="again")
+    outcome = shoal(tmp_path, *again, variables=cluster.variables, patience=2 * PATIENCE)
+    assert outcome.code == 0, outcome
+
+
+PROGRAM = """
+import sys
+
+import dask.dataframe
+import pandas
+import torch
+from distributed import Client
+
+import shoal
+import shoal.dask
+from shoal.errors import UsageError
+
+
+def count(run: shoal.Run, data: shoal.Files, epochs: int) -> None:
+    model = run.model(torch.nn.Linear(1, 1, dtype=torch.float64))
+    uses = run.model(torch.nn.Embedding(50, 1, dtype=torch.float64))
+    with torch.no_grad():
+        uses.weight.zero_()
+    groups = [{"params": model.parameters(), "lr": 0.1}, {"params": uses.weight, "lr": 1.0}]
+    optimizer = run.optimizer(torch.optim.SGD(groups))
+    for row in run.batches(data, batch_size=4, epochs=epochs):
+        ((model(row["x"][:, None]) - 1) ** 2 - uses(row["number"])).mean().backward()
+        uses.weight.grad *= (uses.weight.grad != 0).sum()
+        optimizer.step()
+        optimizer.zero_grad()
+    print("off by", round((uses.weight.detach() - epochs).abs().max().item(), 5))
+
+
+def refused(**arguments: object) -> None:
+    try:
+        shoal.dask.train(count, workers=2, **arguments)
+    except UsageError as error:
+        print("refused:", error)
+
+
+if __name__ == "__main__":
+    with Client(sys.argv[1], set_as_default=False) as client:
+        rows = pandas.DataFrame({"number": range(50), "x": [n / 50 for n in range(50)], "name": ["a"] * 50})
+        frame = dask.dataframe.from_pandas(rows, npartitions=3)
+        refused(data=frame, client=client)
+        refused(data=rows, at="rows", client=client)
+        refused(at="rows", client=client)
+        refused(data=frame, at="rows", client=client, arguments={"data": 1})
+        common = {"client": client, "workers": 2, "progress": "plain", "arguments": {"epochs": 2}}
+        shoal.dask.train(count, frame, at="rows", run_dir="written", **common).check()
+        refused(data=frame, at="rows", client=client)
+    refused(data="rows", arguments={"epochs": 2})
+"""
+
+
+def test_a_data_frame_is_written_by_the_cluster_and_every_row_counts_once(tmp_path: Path, cluster: DaskCluster) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    words = [sys.executable, "program.py", cluster.address]
+    runtime = {"XDG_RUNTIME_DIR": str(tmp_path / "runtime")}
+    (tmp_path / "runtime").mkdir(mode=0o700)
+    ended = subprocess.run(
+        words, cwd=tmp_path, capture_output=True, text=True, timeout=3 * PATIENCE, check=False, env=os.environ | runtime
+    )
+    assert ended.returncode == 0, (ended.stdout, ended.stderr)
+    assert sorted(path.name for path in (tmp_path / "rows").iterdir()) == [f"part-{part}.parquet" for part in range(3)]
+    assert len(set(nodes_of(events_in(tmp_path / "written")).values())) == 2
+    for worker in (0, 1):
+        assert "off by 0.0\n" in (tmp_path / "written" / "logs" / f"worker-{worker}.log").read_text()
+    assert [line for line in ended.stdout.splitlines() if line.startswith("refused:")] == [
+        f"refused: {text}"
+        for text in (
+            texts.NO_PLACE_FOR_FRAME,
+            texts.no_dask_frame("DataFrame"),
+            texts.at_without_frame("rows"),
+            texts.data_twice("data"),
+            texts.frame_is_there(str(tmp_path / "rows")),
+            engine_texts.NO_DASK_CLIENT,
+        )
+    ]
+    assert leftovers(tmp_path) == []

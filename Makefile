@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 # Most tests wait for processes most of the time, so more of them run at once than there are cores here. Long ones wait
 # less. JOBS=0 and LONG_JOBS=0 run them one after the other.
 JOBS ?= 4
-LONG_JOBS ?= 2
+LONG_JOBS ?= 3
 PYTEST := $(BIN)/pytest --dist worksteal --durations=15
 # Files that do not come from here must not decide how tests run.
 unexport SHOAL_COORDINATOR SHOAL_TOKEN_FILE SHOAL_WORKER SHOAL_LAUNCHER

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from support.launcher import shoal
+from shoal.events import CarrierChosen
+from support.launcher import events_in, shoal
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ON_CPU = {"CUDA_VISIBLE_DEVICES": ""}
@@ -86,7 +87,7 @@ def test_workers_on_one_gpu_hold_the_same_bits(tmp_path: Path, script: str, opti
 def test_nccl_wants_a_gpu_per_worker(tmp_path: Path, script: str) -> None:
     outcome = shoal(tmp_path, "run", "-n", "2", "--carrier", "nccl", script)
     assert outcome.code == 2, outcome.stderr
-    assert "2 ranks share 1: use --carrier shoal" in outcome.stderr
+    assert re.search(r"ranks 0 and 1 on \S+ share a GPU: use --carrier shoal", outcome.stderr)
 
 
 def test_a_killed_worker_is_replaced(tmp_path: Path, script: str) -> None:
@@ -95,6 +96,11 @@ def test_a_killed_worker_is_replaced(tmp_path: Path, script: str) -> None:
     found = trained(tmp_path, "-n", "2", "--spares", "1", "--digest-every", "10", *chaos, script, *long_enough)
     assert [kind for kind, _, _ in found] == ["cuda", "cuda"]
     assert len({digest for _, digest, _ in found}) == 1
+    (run_dir,) = (tmp_path / "runs").iterdir()
+    chosen = [event for event in events_in(run_dir) if isinstance(event, CarrierChosen)]
+    assert {event.carrier for event in chosen} == {"shoal"}
+    assert all(re.fullmatch(r"ranks \d and \d on \S+ share a GPU", event.reason) for event in chosen)
+    assert len(chosen) >= 2, "one for each generation of several workers"
 
 
 def test_a_job_that_was_stopped_and_resumed_ends_where_the_other_does(tmp_path: Path, script: str) -> None:

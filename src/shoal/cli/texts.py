@@ -75,6 +75,13 @@ def job_has_no_script(coordinator: Address, usage: str) -> str:
     return f"the job at {coordinator} names no script; use `{usage}`"
 
 
+def other_script(script: str, own: str, job: str) -> str:
+    return (
+        f"the script {script} is not the job's: its digest is {own[:12]} here and {job[:12]} in the job; copy the job's "
+        "script here, or name the script that this worker is to run behind the options of `shoal join`"
+    )
+
+
 def too_few_threads(threads: int) -> str:
     return f"--threads is {threads}; it should be 0 (as the job has it) or more"
 

@@ -19,6 +19,7 @@ class JobStarted(Event, frozen=True, tag="job-started"):
     seed: Total
     commit: Name = ""  # of the repository that the script lies in; empty: none, or not known
     is_dirty: bool = False  # files of that repository differed from the commit
+    digest: Name = ""  # of the script's file, in hex; empty: it could not be read where the coordinator runs
 
 
 class WorkerJoined(Event, frozen=True, tag="worker-joined"):

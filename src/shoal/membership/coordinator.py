@@ -155,7 +155,12 @@ class _Coordinator:
             past=EarlierGenerations(generation=settings.after_generation, shares=settings.shares),
             remembered=remembered,
             program=JobProgram(
-                started.script, started.arguments, settings.servers, settings.space, joins=settings.joins
+                started.script,
+                started.arguments,
+                settings.servers,
+                settings.space,
+                digest=started.digest,
+                joins=settings.joins,
             ),
         )
 

@@ -202,6 +202,7 @@ class Welcome(Message, frozen=True, tag="welcome"):
     is_member: bool = False  # the receiver came back after a broken connection and is still in that generation
     script: Text = ""
     arguments: Members[Text] = ()
+    digest: Name = ""  # of the script's file, in hex; empty: not known
     servers: Name = ""  # HOST:PORT of the keeper of the job's parameter servers; empty: the job has none
     space: Name = ""  # the job's name on those servers
     given: Items[Name] = ()  # settings that whoever started the job has set; they beat those of `shoal.main`

@@ -19,6 +19,7 @@ from shoal.errors import UsageError
 from shoal.job_config import from_toml
 from shoal.launching.guest_worker import join_job
 from shoal.launching.processes.specs import Job, check_script
+from shoal.membership.record.first_event import script_digest
 from shoal.values import Address
 from shoal.wire.messages import Welcome
 
@@ -75,6 +76,8 @@ def _job(welcome: Welcome, parsed: argparse.Namespace, address: Address, token_f
         if not script:
             raise UsageError(texts.job_has_no_script(address, USAGE))
     check_script(script)
+    if parsed.script is None and welcome.digest and (own := script_digest(script)) != welcome.digest:
+        raise UsageError(texts.other_script(script, own, welcome.digest))
     config = from_toml(welcome.config, origin="the coordinator's configuration")
     return Job(
         config=config,

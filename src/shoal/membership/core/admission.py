@@ -93,6 +93,7 @@ def greeting(config: JobConfig, program: JobProgram, *, heartbeat: float) -> Wel
         heartbeat=heartbeat,
         script=program.script,
         arguments=program.arguments,
+        digest=program.digest,
         servers=program.servers,
         space=program.space,
         given=config.given,

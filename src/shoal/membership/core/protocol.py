@@ -142,4 +142,5 @@ class JobProgram:
     arguments: tuple[str, ...] = ()
     servers: str = ""  # HOST:PORT of the keeper of its parameter servers
     space: str = ""  # the job's name on those servers
+    digest: str = ""  # of the script's file, in hex
     joins: bool = False  # the script's source imports shoal, so its workers should join; False: not known

@@ -2,22 +2,27 @@
 
 The version is the commit that the script's folder is at, and whether files differ from it. It is asked of git, which is
 given a few seconds. A folder that is in no repository, a machine without git and a repository that takes too long have
-no version: nothing about a job depends on it.
+no version: nothing about a job depends on it. By the digest of the script's file, whoever joins by hand learns whether
+theirs is the same.
 """
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from shoal.events import JobStarted
+from shoal.files import read_plain
 from shoal.job_config import JobConfig
 from shoal.settings.all_reduce_settings import AllReduceSettings
 from shoal.settings.codec_settings import CodecSettings
 
 PATIENCE = 5.0  # seconds
+MOST_BYTES = 16 * 2**20  # of a script
 LONGEST_COMMIT = 64  # characters of a hash
 # One process tells both. Files that were never added are left out: a job's own run directory is often among them.
 QUESTION = ("status", "--porcelain=v2", "--branch", "--untracked-files=no", "--ignore-submodules=dirty")
@@ -43,7 +48,15 @@ def first_event(config: JobConfig, script: str, arguments: Sequence[str]) -> Job
         seed=config.seed,
         commit=version.commit,
         is_dirty=version.is_dirty,
+        digest=script_digest(script),
     )
+
+
+def script_digest(script: str) -> str:
+    """In hex; empty where the file cannot be read, or is too large for a script."""
+    with contextlib.suppress(OSError, ValueError):
+        return hashlib.sha256(read_plain(Path(script), MOST_BYTES)).hexdigest() if script else ""
+    return ""
 
 
 def as_text(argument: str) -> str:

@@ -1,0 +1,153 @@
+"""Steps per second of 1 to 8 workers on four machines with links of 1 Gbit/s, against one worker. Needs root.
+
+    PYTHONPATH=tests python benchmarks/bench_scaling.py [--workers 1 2 4 6 8] [--rounds 3] [--plot scaling.svg]
+
+The machines are network namespaces of this one, so all share its cores. A step therefore computes next to nothing: its
+backward sleeps for half a second, a sixteenth before the gradients of each of 16 layers, 4 MiB in all, so that the
+exchange has backward to hide behind as it would on machines with cores of their own. Each round has one job of each
+size; efficiency is the rate over that of one worker in the same round, and the median over rounds counts. Ends with 1
+if it is below 95% for the largest job.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import secrets
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+from scaling_plot import scaling_plot
+from support.network import Network
+
+MACHINES = (1, 2, 3, 4)  # 0 has the coordinator
+RATE, BURST = "1gbit", "128k"  # a millisecond of it
+BOUND = 0.95
+SKIPPED = 5  # first steps: connections, measuring of links
+PATIENCE = 180.0  # seconds
+SCRIPT = """
+import os, time
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+import shoal
+LAYERS, WIDTH, SECONDS = 16, 256, 0.5
+class Slow(torch.autograd.Function):
+    @staticmethod
+    def forward(context, x):
+        return x.clone()
+    @staticmethod
+    def backward(context, gradient):
+        time.sleep(SECONDS / LAYERS)
+        return gradient
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(LAYERS))
+    def forward(self, x):
+        for layer in self.layers:
+            x = Slow.apply(layer(x))
+        return x
+def train(run):
+    model = run.model(Net())
+    optimizer = run.optimizer(torch.optim.SGD(model.parameters(), lr=0.01))
+    times = []
+    for (x,) in run.batches(TensorDataset(torch.ones(4096, WIDTH)), batch_size=4, steps=int(os.environ["BENCH_STEPS"])):
+        model(x).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        times.append(time.monotonic())
+    if run.is_first:
+        with open(os.environ["BENCH_RESULT"], "w") as file:
+            file.write(" ".join(map(repr, times)))
+shoal.main(train)
+"""
+
+
+def rate(workers: int, steps: int, bucket_mb: str) -> float:
+    """Steps per second of one job, without its first ones."""
+    with tempfile.TemporaryDirectory() as name, Network(1 + len(MACHINES)) as network:
+        folder = Path(name)
+        for machine in MACHINES:
+            network.slow_down(machine, RATE, BURST)
+        (folder / "train.py").write_text(SCRIPT, encoding="utf-8")
+        (folder / "token").touch(0o600)
+        (folder / "token").write_text(secrets.token_hex(16), encoding="ascii")
+        address = f"{network.host(0)}:7000"
+        job = ("--workers", str(workers), "--run-dir", "run", "--checkpoint-every", "never", "--bucket-mb", bucket_mb)
+        own = {"BENCH_RESULT": str(folder / "times"), "BENCH_STEPS": str(steps), "OMP_NUM_THREADS": "1"}
+        started = {"cwd": folder, "env": {**os.environ, **own}, "stderr": subprocess.STDOUT}
+        place = ("--address", address, "--token-file", "token")
+        coordinator = network.start(0, "-m", "shoal", "coordinator", *place, *job, "train.py", **started)
+        assert coordinator.stdout is not None
+        coordinator.stdout.readline()  # it listens
+        joins = ("-m", "shoal", "join", address, "--token-file", "token", "--threads", "1")
+        joined = [network.start(MACHINES[worker % len(MACHINES)], *joins, **started) for worker in range(workers)]
+        said = [process.communicate(timeout=PATIENCE)[0] for process in joined]
+        if any(process.returncode for process in joined):
+            sys.exit(f"a job of {workers} workers ended with {[each.returncode for each in joined]}: {said}")
+        times = [float(word) for word in (folder / "times").read_text(encoding="ascii").split()][SKIPPED:]
+        return (len(times) - 1) / (times[-1] - times[0])
+
+
+def link_rate(size: int = 64 * 2**20) -> float:
+    """Gbit/s that one connection gets between two machines."""
+    with Network(2) as network:
+        network.slow_down(0, RATE, BURST)
+        with network.inside(1):
+            listener = socket.create_server((network.host(1), 0))
+        with network.inside(0):
+            sender = socket.socket()
+        sender.connect(listener.getsockname())
+        receiver, _ = listener.accept()
+        with listener, sender, receiver:
+            thread = threading.Thread(target=sender.sendall, args=(bytes(size),))
+            began = time.monotonic()
+            thread.start()
+            left = size
+            while left > 0:
+                left -= len(receiver.recv(2**20))
+            seconds = time.monotonic() - began
+            thread.join()
+    return 8e-9 * size / seconds
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4, 6, 8], help="sizes of jobs, 1 among them")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=40, help="of each job")
+    parser.add_argument("--bucket-mb", default="0.5", help="of the jobs; with 4, the default of jobs, nothing overlaps")
+    parser.add_argument("--plot", type=Path, help="an SVG file to write")
+    options = parser.parse_args()
+    sizes = sorted({1, *options.workers})
+    print(f"a link carries {link_rate():.2f} Gbit/s; {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}", flush=True)
+    rates: dict[int, list[float]] = {size: [] for size in sizes}
+    for number in range(options.rounds):
+        for size in sizes if number % 2 == 0 else reversed(sizes):
+            rates[size].append(rate(size, options.steps, options.bucket_mb))
+            print(f"round {number + 1}, {size} workers: {rates[size][-1]:.3f} steps/s", flush=True)
+    efficiency = {
+        size: statistics.median(own / alone for own, alone in zip(rates[size], rates[1], strict=True)) for size in sizes
+    }
+    print("\n| workers | steps/s, median | efficiency, median | from | to |\n| --- | --- | --- | --- | --- |")
+    for size in sizes:
+        found = [own / alone for own, alone in zip(rates[size], rates[1], strict=True)]
+        middle = statistics.median(rates[size])
+        print(f"| {size} | {middle:.3f} | {efficiency[size]:.1%} | {min(found):.1%} | {max(found):.1%} |")
+    if options.plot:
+        options.plot.write_text(scaling_plot(efficiency, BOUND), encoding="utf-8")
+    is_held = efficiency[sizes[-1]] >= BOUND
+    verdict = "holds" if is_held else "MISSED"
+    print(f"\n{sizes[-1]} workers: {efficiency[sizes[-1]]:.3f}, bound {BOUND} {verdict}; load {os.getloadavg()[0]:.1f}")
+    return 0 if is_held else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

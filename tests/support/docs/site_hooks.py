@@ -24,7 +24,7 @@ LANGUAGES = {".py": "python", ".toml": "toml", ".c": "c", ".h": "c", ".md": "mar
 # The order in which people read; a guide that is not named comes after these.
 GUIDES = (
     *("coming-from-ddp", "coming-from-lightning", "coming-from-accelerate"),
-    *("checkpoints", "elastic", "servers", "data", "gpus"),
+    *("two-machines", "checkpoints", "elastic", "servers", "data", "gpus"),
     *("notebooks", "reinforcement-learning", "two-models", "debugging-a-hang"),
 )
 # How much a page counts in the search: who pastes a message wants its entry before pages about how Shoal is built.

@@ -15,6 +15,7 @@ pairs of the ratio. Ends with 1 if a bound is missed. Needs root, sshd and Slurm
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import signal
 import statistics
@@ -55,7 +56,7 @@ def train(run):
             optimizer.step()
             optimizer.zero_grad()
             if run.applied:
-                print(time.monotonic(), file=diary, flush=True)
+                print(time.monotonic(), run.world_size, file=diary, flush=True)
 shoal.main(train)
 """
 
@@ -65,6 +66,7 @@ class Diary:
     began: float  # when its process ran
     pid: int  # in its own namespace
     applied: list[float]  # when steps were
+    sizes: list[int]  # workers that took part in each
 
 
 @dataclass
@@ -80,7 +82,8 @@ class Job:
             first, *lines = path.read_text(encoding="ascii").splitlines() or [""]
             if lines:
                 began, pid = first.split()
-                found[int(path.name[6:])] = Diary(float(began), int(pid), [float(line) for line in lines])
+                at, sizes = zip(*(line.split() for line in lines if len(line.split()) == 2), strict=True)
+                found[int(path.name[6:])] = Diary(float(began), int(pid), [*map(float, at)], [*map(int, sizes)])
         return found
 
     def wait_for(self, look: Callable[[dict[int, Diary]], bool]) -> dict[int, Diary]:
@@ -143,15 +146,13 @@ def recovery(way: Way) -> dict[str, float]:
         os.kill(before[1].pid, signal.SIGKILL)
     after = job.wait_for(lambda found: any(worker > 1 and each.applied for worker, each in found.items()))
     newcomer = max(after)
-    # A step of the old generation may still become whole just after the kill: the gap to the next is the stall.
-    applied = [at for at in after[0].applied if at > killed]
-    stall = max(zip(applied, [killed, *applied], strict=False), key=lambda pair: pair[0] - pair[1])
+    alone = [at for at, size in zip(after[0].applied, after[0].sizes, strict=True) if at > killed and size == 1]
     job.process.send_signal(signal.SIGINT)
     job.process.communicate(timeout=PATIENCE)
     if way.mend is not None:
         way.mend()
     return {
-        "next step": stall[0] - killed,
+        "next step": min(alone, default=math.nan) - killed,  # nan: it came together with the replacement
         "placed": after[newcomer].began - killed,
         "replaced": after[newcomer].applied[0] - killed,
     }

@@ -1,4 +1,4 @@
-"""The page that compares engines has all of them, says *later* of those that are not there, and links to their pages."""
+"""The page that compares engines has all of them, says *later* of those that are not there, and links to all pages."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from shoal.job_config import JobConfig
 from shoal.membership.record import first_event as module
-from shoal.membership.record.first_event import ScriptVersion, first_event, script_version, version_in
+from shoal.membership.record.first_event import ScriptVersion, first_event, script_digest, script_version, version_in
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -56,3 +57,16 @@ def test_an_answer_that_is_not_gits_is_no_version() -> None:
     assert version_in("# branch.oid (initial)\n") == ScriptVersion()
     assert version_in("# branch.oid <b>\n") == ScriptVersion()
     assert version_in("something else\n") == ScriptVersion()
+
+
+def test_the_digest_is_of_the_file_and_a_script_that_cannot_be_read_has_none(tmp_path: Path) -> None:
+    script, copy = tmp_path / "train.py", tmp_path / "copy.py"
+    script.write_text("pass\n")
+    copy.write_text("pass\n")
+    told = first_event(JobConfig(), str(script), ())
+    assert told.digest == script_digest(str(copy)) != ""
+    copy.write_text("pass \n")
+    assert script_digest(str(copy)) != told.digest
+    os.mkfifo(tmp_path / "fifo")
+    for unreadable in ("", "absent.py", "a\0b.py", str(tmp_path), str(tmp_path / "fifo")):
+        assert script_digest(unreadable) == ""

@@ -77,8 +77,8 @@ def job_has_no_script(coordinator: Address, usage: str) -> str:
 
 def other_script(script: str, own: str, job: str) -> str:
     return (
-        f"the script {script} is not the job's: its digest is {own[:12]} here and {job[:12]} in the job; copy the job's "
-        "script here, or name the script that this worker is to run behind the options of `shoal join`"
+        f"the script {script} is not the job's: its digest is {own[:12]} here and {job[:12]} in the job; copy the "
+        "job's script here, or name the script that this worker is to run behind the options of `shoal join`"
     )
 
 

@@ -6,7 +6,7 @@ import contextlib
 import socket
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -83,14 +83,17 @@ def _probe(config: JobConfig) -> Iterator[str]:
         yield name
 
 
-def with_reachable_address(config: JobConfig, hosts: Callable[[], list[str]]) -> JobConfig:
-    """With an address of this machine that leads to the hosts, unless the user has given one."""
+def with_reachable_address(config: JobConfig, hosts: Callable[[], Iterable[str]]) -> JobConfig:
+    """With an address of this machine that leads to the hosts, unless the user has given one.
+
+    `hosts` may be lazy: no more of them are asked for than are needed.
+    """
     if parse_address(config.address, named="--address").is_loopback and "address" not in config.given:
         return msgspec.structs.replace(config, address=_address_towards(hosts()))
     return config
 
 
-def _address_towards(hosts: list[str]) -> str:
+def _address_towards(hosts: Iterable[str]) -> str:
     """The address of the interface that leads to the first host, or to the first that is not this machine itself."""
     found = ""
     for host in hosts:

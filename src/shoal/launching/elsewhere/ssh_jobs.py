@@ -29,5 +29,6 @@ def chosen(config: JobConfig, folder: Folder) -> Elsewhere:
     def open_engine(bound: Address) -> Engine:
         return gathered(SshProvider(hosts), Nodes(config, bound, folder, folders))
 
+    addresses = {host.address: host for host in hosts}  # several hosts may have one
     config = msgspec.structs.replace(config, hosts=str(Path(config.hosts).absolute()))  # for whoever resumes the job
-    return Elsewhere(with_reachable_address(config, lambda: [real_name(host) for host in hosts]), open_engine)
+    return Elsewhere(with_reachable_address(config, lambda: map(real_name, addresses.values())), open_engine)

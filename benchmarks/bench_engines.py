@@ -144,7 +144,7 @@ def recovery(way: Way) -> dict[str, float]:
     before = job.wait_for(lambda found: len(found) == 2 and all(len(each.applied) > 20 for each in found.values()))
     killed = time.monotonic()
     if way.lose is not None:
-        way.lose()
+        way.lose(before[1].pid)
     else:
         os.kill(before[1].pid, signal.SIGKILL)
     after = job.wait_for(lambda found: any(worker > 1 and each.applied for worker, each in found.items()))

@@ -13,6 +13,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psutil
+
+from support.dask_cluster import dask_cluster
 from support.slurm_cluster import slurm_cluster
 from support.ssh_server import Place, ssh_hosts
 
@@ -26,7 +29,7 @@ class Way:
     alone: tuple[str, ...]  # a job whose workers share one node, so that it is the engine that is measured, not a link
     spread: tuple[str, ...] = ()  # one whose workers are on two nodes with room for more
     variables: Mapping[str, str] = field(default_factory=dict)
-    lose: Callable[[], None] | None = None  # ends the node that took the second worker
+    lose: Callable[[int], None] | None = None  # ends the node that took the second worker, whose process is given
     mend: Callable[[], None] | None = None  # brings it back
 
 
@@ -50,7 +53,7 @@ def ssh(folder: Path) -> Iterator[Way]:
             alone=(*SHOAL, "--on", "ssh", "--hosts", str(folder / "one.toml")),
             spread=(*SHOAL, "--on", "ssh", "--hosts", str(folder / "two.toml")),
             variables=made[0].variables,
-            lose=lambda: made[0].kill("b"),
+            lose=lambda _: made[0].kill("b"),
             mend=mend,
         )
 
@@ -72,12 +75,26 @@ def slurm(_folder: Path) -> Iterator[Way]:
             alone=command(1),
             spread=command(2),
             variables=cluster.variables,
-            lose=lambda: cluster.lose("node2"),
+            lose=lambda _: cluster.lose("node2"),
             mend=mend,
         )
 
 
-ENGINES: Mapping[str, Callable[[Path], AbstractContextManager[Way]]] = {"ssh": ssh, "slurm": slurm}
+@contextlib.contextmanager
+def dask(folder: Path) -> Iterator[Way]:
+    """Three workers of Dask with a slot each, all on this machine. Their nannies start those again that are killed."""
+    (folder / "dask").mkdir()
+    with dask_cluster(folder / "dask", workers=3) as cluster:
+
+        def lose(pid: int) -> None:
+            nodes = cluster.workers().values()
+            next(process for process in psutil.Process(pid).parents() if process.pid in nodes).kill()
+
+        command = (*SHOAL, "--on", "dask")
+        yield Way(alone=command, spread=command, variables=cluster.variables, lose=lose)
+
+
+ENGINES: Mapping[str, Callable[[Path], AbstractContextManager[Way]]] = {"ssh": ssh, "slurm": slurm, "dask": dask}
 
 
 @contextlib.contextmanager

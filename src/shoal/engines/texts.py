@@ -75,6 +75,12 @@ def too_few_slots(workers: int, slots: int, nodes: int) -> str:
     )
 
 
+def too_few_came(workers: int, slots: int, seconds: float, more_room: str) -> str:
+    came = f"{slots} came" if slots else "none came"
+    fewer = f"take -n {slots}, or " if slots else ""
+    return f"{workers} workers need {workers} slots, and within {seconds:.0f} s {came}; {fewer}{more_room}"
+
+
 def brought_unreadable(path: Path, why: object) -> str:
     return f"the private file {path} cannot be brought to a node: {why}"
 

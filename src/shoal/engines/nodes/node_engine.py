@@ -68,6 +68,7 @@ class NodeEngineConfig:
     folders: Mapping[str, NodeFolder] = field(default_factory=dict)  # by node; others have it where it is here
     probe: str = ""  # a file on the file system that nodes should share; empty: none
     patience: float = PATIENCE_SECONDS
+    more_room: str = ""  # where nodes come unnamed: what to do if too few came, after "take -n 2, or "
 
 
 @dataclass
@@ -115,19 +116,30 @@ class NodeEngine(Engine):
             raise
 
     def gather(self, workers: int, seconds: float = GATHER_SECONDS) -> None:
-        """Wait until all first nodes can be used. Raises `UsageError` if one cannot, or if they have too few slots."""
+        """Wait until all first nodes can be used. Raises `UsageError` if one cannot, or if they have too few slots.
+
+        Where the provider cannot name its nodes before they come, wait until there are slots for all workers.
+        """
         limit = time.monotonic() + seconds
-        while missing := [node for node in self._expected if node not in self._placement.nodes]:
+        while (missing := self._missing()) or (not self._expected and self._slots < workers):
             wait_for([self], min(1.0, max(0.0, limit - time.monotonic())))
             self._look()
             if self._troubles:
                 raise UsageError(next(iter(self._troubles.values())))
-            if time.monotonic() > limit:
+            if time.monotonic() > limit and missing:
                 raise UsageError(texts.nodes_not_ready(missing, seconds))
-        slots = self._placement.nodes.values()
-        if sum(slots) < workers:
-            raise UsageError(texts.too_few_slots(workers, sum(slots), len(slots)))
+            if time.monotonic() > limit:
+                raise UsageError(texts.too_few_came(workers, self._slots, seconds, self._config.more_room))
+        if self._slots < workers:
+            raise UsageError(texts.too_few_slots(workers, self._slots, len(self._placement.nodes)))
         self._happened = [one for one in self._happened if not isinstance(one, MachineNotice)]
+
+    @property
+    def _slots(self) -> int:
+        return sum(self._placement.nodes.values())
+
+    def _missing(self) -> list[str]:
+        return [node for node in self._expected if node not in self._placement.nodes]
 
     # The interface
 
@@ -310,8 +322,8 @@ class NodeEngine(Engine):
         """A node is gone, or was never there."""
         node = self._nodes.pop(name, None)
         if node is None:
-            if name in self._expected and name not in self._troubles:
-                self._troubles[name] = why
+            if name in self._expected or not self._expected:
+                self._troubles.setdefault(name, why)
             return
         self._lines.drop(node.agent)
         self._troubles.setdefault(name, texts.node_gone(name, why))

@@ -53,7 +53,10 @@ class NodeGone:
 class Provider(ABC):
     @abstractmethod
     def open(self, way_in: WayIn) -> tuple[str, ...]:
-        """Begin to start agents, and return the names of their nodes. Further nodes may come at any time."""
+        """Begin to start agents, and return the names of their nodes. Further nodes may come at any time.
+
+        No names: they are not known before the agents come, or it does not matter which come.
+        """
 
     @abstractmethod
     def fileno(self) -> int:

@@ -46,6 +46,7 @@ class Nodes:
     folder: Folder
     folders: Mapping[str, NodeFolder] = field(default_factory=dict)  # by node, where it is not as here
     fewest: int = 0  # workers that the first nodes must have slots for; 0: all
+    more_room: str = ""  # what to do if too few nodes came, of those that nobody could name before
 
 
 def gathered(provider: Provider, nodes: Nodes) -> Engine:
@@ -53,7 +54,12 @@ def gathered(provider: Provider, nodes: Nodes) -> Engine:
     config, host = nodes.config, nodes.bound.host
     with _probe(config) as probe:
         over = NodeEngineConfig(
-            Address(host, 0), reach=public(nodes.bound).host, folder=nodes.folder, folders=nodes.folders, probe=probe
+            Address(host, 0),
+            reach=public(nodes.bound).host,
+            folder=nodes.folder,
+            folders=nodes.folders,
+            probe=probe,
+            more_room=nodes.more_room,
         )
         engine = NodeEngine(over, provider)
         try:

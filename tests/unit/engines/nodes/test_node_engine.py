@@ -19,10 +19,12 @@ from shoal.engines import texts
 from shoal.engines.engine import BroughtFile, Engine, Exited, Happening, MachineNotice, NoMachines, Placed, ProcessSpec
 from shoal.engines.nodes import equipment
 from shoal.engines.nodes.agent_messages import Versions
-from shoal.engines.nodes.node_engine import NodeEngine, NodeFolder
+from shoal.engines.nodes.node_engine import NodeEngine, NodeEngineConfig, NodeFolder
+from shoal.engines.nodes.provider import WayIn
 from shoal.entry.spare import Order, encode_order
 from shoal.environment import spare_variables
 from shoal.errors import UsageError
+from shoal.values import Address
 from support.engines import PATIENCE, printed, python, until_exits, until_printed
 from support.network import Network
 from support.nodes import Folders, NodesHere, TestNode, open_nodes
@@ -119,6 +121,37 @@ def test_too_few_slots_are_an_error_with_both_numbers() -> None:
     with pytest.raises(UsageError) as raised, nodes(workers=5, nodes={"a": TestNode(2), "b": TestNode(2)}):
         pass
     assert str(raised.value) == texts.too_few_slots(5, 4, 2)
+
+
+class NodesUnnamed(NodesHere):
+    """Nobody knows their names before they come."""
+
+    def open(self, way_in: WayIn) -> tuple[str, ...]:
+        super().open(way_in)
+        return ()
+
+
+@contextlib.contextmanager
+def unnamed(**slots: int) -> Iterator[NodeEngine]:
+    provider = NodesUnnamed({name: TestNode(slots=count) for name, count in slots.items()})
+    config = NodeEngineConfig(Address("127.0.0.1", 0), more_room="add some")
+    with contextlib.closing(NodeEngine(config, provider)) as engine:
+        yield engine
+
+
+def test_nodes_without_names_are_waited_for_until_all_workers_have_a_slot() -> None:
+    with unnamed(a=1, b=1) as engine:
+        engine.gather(2)
+        engine.start(python("print(1)", name="p"))
+        assert printed(until_exits(engine), "p") == b"1\n"
+
+
+def test_too_few_nodes_without_names_are_an_error_that_says_what_to_do() -> None:
+    with pytest.raises(UsageError) as raised, unnamed(a=1) as engine:
+        engine.gather(1)
+        engine.gather(2, seconds=0.0)
+    assert str(raised.value) == texts.too_few_came(2, 1, 0.0, "add some")
+    assert "within 0 s 1 came; take -n 1, or add some" in str(raised.value)
 
 
 def test_what_processes_were_brought_is_gone_when_they_have_ended_and_everything_at_the_end(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from shoal.manners import Manners
 from shoal.settings import texts
 from shoal.settings.allocation_wishes import check_wishes
 from shoal.settings.setting_checks import MOST_LOCAL, nearest, one_of
+from shoal.settings.spark_properties import spark_properties
 from shoal.settings.strategy_kinds import OWN, kinds_beside_own, settings_of, strategy_kind
 from shoal.settings.strategy_settings import Kind, StrategySettings
 
@@ -57,6 +58,9 @@ class JobConfig(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbi
     ] = ""
     slurm: Annotated[
         str, Meta(description='with --nodes: further options of salloc, such as "partition=gpu gpus-per-task=1"')
+    ] = ""
+    spark: Annotated[
+        str, Meta(description='with --on spark: properties of its application, such as "master=spark://node1:7077"')
     ] = ""
     resize: Annotated[
         str,
@@ -109,6 +113,7 @@ class JobConfig(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbi
             raise UsageError(texts.out_of_range("spares", self.spares, 0, MOST_LOCAL))
         one_of("on", self.on, ENGINES)
         check_wishes(self.nodes, self.time, self.slurm)
+        spark_properties(self.spark)
         one_of("resize", self.resize, RESIZES)
         strategy_kind(self.strategy)
         one_of("progress", self.progress, PROGRESS)
@@ -145,6 +150,8 @@ class JobConfig(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbi
         ):
             if value and not needed:
                 raise UsageError(texts.only_with_slurm(name, value))
+        if self.spark and self.on != SPARK:
+            raise UsageError(texts.only_with_spark(self.spark))
         chosen = strategy_kind(self.strategy)
         for settings in self.strategy_settings:
             if type(settings) not in chosen.all_settings:

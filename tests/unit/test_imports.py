@@ -51,6 +51,7 @@ DOORS = {
     "__main__": {"cli"},
     "dask": {"data", "errors", "launching"},
     "__init__": {"data", "entry", "launching", "training"},
+    "spark": {"data", "errors", "launching"},
 }
 
 

@@ -73,6 +73,23 @@ def at_without_frame(place: str) -> str:
     return f"at={place!r} says where a data frame is written, and none was given; pass it as data, or leave at out"
 
 
+NO_CLASSIC_SESSION = (
+    "this data frame belongs to a session of Spark Connect, which starts no workers; use a SparkSession whose driver "
+    "is in this program (SparkSession.builder.master(...))"
+)
+NO_PLACE_FOR_ROWS = (
+    "shoal.spark.train(function, frame) needs at=URL: the folder or URL, which all executors reach, where they "
+    "write the rows as Parquet files"
+)
+
+
+def rows_are_there(place: str) -> str:
+    return (
+        f"there is something at {place} already; give another place, or train on the rows that are there with "
+        f"shoal.spark.train(function, {place!r})"
+    )
+
+
 def checkpoints_not_shared(nodes: Collection[str], place: str) -> str:
     several = "nodes do" if len(nodes) > 1 else "node does"
     return (

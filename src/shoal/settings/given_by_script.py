@@ -52,7 +52,8 @@ _PLACE = Treatment(Alone.HONOURED, InJob.TOLD)
 
 TREATMENTS: Mapping[str, Treatment] = {
     **dict.fromkeys(
-        ("workers", "min-workers", "spares", "on", "hosts", "nodes", "time", "slurm", "strategy", "chaos"), _STARTED
+        ("workers", "min-workers", "spares", "on", "hosts", "nodes", "time", "slurm", "spark", "strategy", "chaos"),
+        _STARTED,
     ),
     **dict.fromkeys(ParameterServerSettings.names(), _STARTED),
     **dict.fromkeys(

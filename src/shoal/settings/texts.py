@@ -122,6 +122,17 @@ def bad_slurm_options(text: str, why: str) -> str:
     return f"--slurm is {text!r}, and {why}; it should hold options of salloc, such as 'partition=gpu account=lab'"
 
 
+def bad_spark_properties(text: str, why: str) -> str:
+    return (
+        f"--spark is {text!r}, and {why}; it should hold properties of Spark, such as 'master=spark://node1:7077 "
+        "executor.memory=4g'"
+    )
+
+
+def only_with_spark(value: str) -> str:
+    return f"--spark {value} is for --on spark; add that, or leave --spark out"
+
+
 def only_with_slurm(name: str, value: str) -> str:
     needed = "--on slurm" if name == "nodes" else "--on slurm with --nodes, which asks for an allocation"
     return f"--{name} {value} is for {needed}; add that, or leave --{name} out"

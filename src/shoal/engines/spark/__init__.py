@@ -1,0 +1,1 @@
+"""Agents in the executors of a Spark application."""

@@ -1,0 +1,100 @@
+"""What runs in an executor of Spark: a task that starts an agent, brings it its errand and stays with it.
+
+Spark sends the errand's parts with the task, so they reach that task's executor alone. The agent's standard input is
+a pipe of the task: whatever ends the task, its executor's death too, ends the agent. Not here: who starts tasks
+(`spark_provider`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from pyspark import TaskContext
+
+from shoal.engines.nodes.provider import AGENT, WayIn
+from shoal.environment import inherited
+
+MOST_SAID = 64 * 1024  # bytes that are kept of what an agent prints
+EXECUTOR = "--executor-id"  # on the command line of an executor, with its cores
+CORES = "--cores"
+LOCAL_EXECUTOR = "driver"  # what Spark calls the executor inside the driver (master local[N])
+# Variables that Spark sets for its own Python: secrets, a fixed seed of hashes, output in pieces.
+SPARKS_OWN = re.compile(r"PYTHON_WORKER_FACTORY_SECRET|_PYSPARK_\w+|PYTHONHASHSEED|PYTHONUNBUFFERED")
+
+
+class TaskEnd(NamedTuple):
+    """How a task's agent has ended. A task returns it as a plain tuple."""
+
+    node: str
+    code: int
+    said: str  # the last that it printed
+
+
+class Resource(Protocol):
+    """What Spark has given to a task, such as GPUs."""
+
+    @property
+    def addresses(self) -> Sequence[str]: ...
+
+
+def run_agent(way_in: WayIn, _: Iterable[int]) -> Iterator[tuple[str, int, str]]:
+    """The task: one agent with one slot, from its start to its end."""
+    context = TaskContext.get()
+    assert context is not None, "this runs in tasks of Spark"
+    node = node_name(_executors_command(), context.cpus(), context.taskAttemptId())
+    process = subprocess.Popen(
+        (sys.executable, *AGENT),
+        env=agent_variables(inherited({}), context.resources()),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        bufsize=0,
+        start_new_session=True,  # Spark's Python daemon sends SIGHUP to its group when it ends
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    with process, contextlib.suppress(BrokenPipeError):  # it has ended already; its exit code says why
+        process.stdin.write(way_in.errand_line(node, 1))
+        said = b""
+        while data := process.stdout.read(MOST_SAID):
+            said = (said + data)[-MOST_SAID:]
+    yield node, process.wait(), said.decode("utf-8", "replace")
+
+
+def node_name(executor: Sequence[str], cpus: int, task: int) -> str:
+    """The executor's own number, with the task's where an executor can run several."""
+    number = _value_of(EXECUTOR, executor) or LOCAL_EXECUTOR
+    cores = _value_of(CORES, executor)
+    has_room_for_one = cores.isdigit() and int(cores) < 2 * cpus
+    return f"executor-{number}" if has_room_for_one else f"executor-{number}-task-{task}"
+
+
+def agent_variables(variables: Mapping[str, str], resources: Mapping[str, Resource]) -> dict[str, str]:
+    """Without Spark's secrets, and with the GPUs that are this task's alone."""
+    own = {name: value for name, value in variables.items() if not SPARKS_OWN.fullmatch(name)}
+    if "gpu" in resources:
+        own["CUDA_VISIBLE_DEVICES"] = ",".join(resources["gpu"].addresses)
+    return own
+
+
+def _value_of(option: str, command: Sequence[str]) -> str:
+    return next((value for word, value in pairwise(command) if word == option), "")
+
+
+def _executors_command() -> tuple[str, ...]:
+    """The command line of the nearest parent that is an executor; empty: there is none."""
+    process = "self"
+    with contextlib.suppress(OSError, ValueError):
+        while process not in ("0", "1"):
+            command = Path("/proc", process, "cmdline").read_bytes().decode("utf-8", "replace").split("\0")
+            if EXECUTOR in command:
+                return tuple(command)
+            process = Path("/proc", process, "stat").read_text().rpartition(")")[2].split()[1]
+    return ()

@@ -26,6 +26,7 @@ PROCESS = "SHOAL_PROCESS"  # process id of the worker, set by the worker: distin
 NODE = "SHOAL_NODE"  # the node that this process runs on, as an engine over several machines names it
 SCRIPT = "SHOAL_SCRIPT"  # the script's path on that node, where it may differ from the launcher's
 FUNCTION_FILE = "SHOAL_FUNCTION_FILE"  # path of the file with the job's pickled function, where it may differ so too
+RAY_ADDRESS = "RAY_ADDRESS"  # Ray's own: of the cluster to use
 TORCH_AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"  # torch's own: whether it loads extensions, such as ours, at import
 MALLOC = "GLIBC_TUNABLES"  # the C library's own
 # A step frees every gradient and the next step allocates as much again. If malloc keeps that memory (up to 4 GiB) in
@@ -153,6 +154,20 @@ def in_plaintext(wanted: bool) -> Iterator[None]:
             del os.environ[PLAINTEXT]
         elif wanted:
             os.environ[PLAINTEXT] = str(before)
+
+
+@contextlib.contextmanager
+def in_ray_cluster(address: str) -> Iterator[None]:
+    """Jobs of this process on Ray use the cluster at this address while the block runs."""
+    before = os.environ.get(RAY_ADDRESS)
+    os.environ[RAY_ADDRESS] = address
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[RAY_ADDRESS]
+        else:
+            os.environ[RAY_ADDRESS] = before
 
 
 def native_is_wanted() -> bool:

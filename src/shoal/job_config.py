@@ -25,6 +25,7 @@ from shoal.errors import UsageError
 from shoal.manners import Manners
 from shoal.settings import texts
 from shoal.settings.allocation_wishes import check_wishes
+from shoal.settings.ray_wishes import ray_wish
 from shoal.settings.setting_checks import MOST_LOCAL, nearest, one_of
 from shoal.settings.spark_properties import spark_properties
 from shoal.settings.strategy_kinds import OWN, kinds_beside_own, settings_of, strategy_kind
@@ -58,6 +59,9 @@ class JobConfig(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbi
     ] = ""
     slurm: Annotated[
         str, Meta(description='with --nodes: further options of salloc, such as "partition=gpu gpus-per-task=1"')
+    ] = ""
+    ray: Annotated[
+        str, Meta(description='with --on ray: what each worker gets, such as "cpus=2 gpus=1 memory=8G wait=10m"')
     ] = ""
     spark: Annotated[
         str, Meta(description='with --on spark: properties of its application, such as "master=spark://node1:7077"')
@@ -113,6 +117,7 @@ class JobConfig(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbi
             raise UsageError(texts.out_of_range("spares", self.spares, 0, MOST_LOCAL))
         one_of("on", self.on, ENGINES)
         check_wishes(self.nodes, self.time, self.slurm)
+        ray_wish(self.ray)
         spark_properties(self.spark)
         one_of("resize", self.resize, RESIZES)
         strategy_kind(self.strategy)
@@ -150,6 +155,8 @@ class JobConfig(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbi
         ):
             if value and not needed:
                 raise UsageError(texts.only_with_slurm(name, value))
+        if self.ray and self.on != RAY:
+            raise UsageError(texts.only_with_ray(self.ray))
         if self.spark and self.on != SPARK:
             raise UsageError(texts.only_with_spark(self.spark))
         chosen = strategy_kind(self.strategy)

@@ -15,11 +15,17 @@ import pytest
 
 from shoal.engines.engine import BroughtFile, Engine, Exited
 from shoal.engines.local import LocalEngine
+from shoal.engines.nodes.node_engine import NodeEngine, NodeEngineConfig
+from shoal.engines.ray.held_room import HeldRoom
+from shoal.engines.ray.ray_provider import RayProvider
+from shoal.engines.ray.room_messages import RoomWish
 from shoal.errors import UsageError
+from shoal.values import Address
 from support.engines import PATIENCE, PATIENT, printed, python, until_exits, until_printed
 from support.namespace_engine import NamespaceEngine, NamespaceEngineConfig
 from support.network import Network
 from support.nodes import TestNode, gathered
+from support.ray_cluster import RayCluster, is_installed, ray_cluster
 
 HIDDEN = "hidden"  # a folder of the launcher's machine that is on no other machine
 
@@ -34,7 +40,18 @@ NODES_ELSEWHERE = pytest.param(
 )
 
 
-@pytest.fixture(params=["local", NAMESPACES, "nodes", NODES_ELSEWHERE])
+RAY = pytest.param(
+    "ray", marks=[pytest.mark.long, pytest.mark.skipif(not is_installed(), reason="needs the package ray")]
+)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[RayCluster]:
+    with ray_cluster(2, 2) as made:
+        yield made
+
+
+@pytest.fixture(params=["local", NAMESPACES, "nodes", NODES_ELSEWHERE, RAY])
 def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
     before = {process.pid for process in psutil.Process().children()}
     (tmp_path / HIDDEN).mkdir()
@@ -43,6 +60,12 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
             yield stack.enter_context(contextlib.closing(LocalEngine()))
         elif request.param == "nodes":
             yield stack.enter_context(contextlib.closing(gathered([TestNode(), TestNode()])))
+        elif request.param == "ray":
+            made: RayCluster = request.getfixturevalue("cluster")
+            held = HeldRoom(RoomWish(cluster=made.address, bundle={"CPU": 1.0}, fewest=4, most=4, wait=PATIENCE))
+            held.wait()
+            over = NodeEngine(NodeEngineConfig(Address("127.0.0.1", 0)), RayProvider(held, 4))
+            yield stack.enter_context(contextlib.closing(over))
         elif request.param == "nodes in namespaces":
             network = stack.enter_context(Network(3))
             hidden = (tmp_path / HIDDEN, Path("/dev/shm"))
@@ -181,10 +204,16 @@ import select, sys
 sys.path[:0] = {path!r}
 from shoal.engines.engine import Printed
 from shoal.engines.local import LocalEngine
+from shoal.engines.nodes.node_engine import NodeEngine, NodeEngineConfig
+from shoal.engines.ray.held_room import HeldRoom
+from shoal.engines.ray.ray_provider import RayProvider
+from shoal.engines.ray.room_messages import RoomWish
 from shoal.errors import UsageError
+from shoal.values import Address
 from support.engines import python
 from support.namespace_engine import NamespaceEngine, NamespaceEngineConfig
 from support.nodes import TestNode, gathered
+from support.ray_cluster import RayCluster, is_installed, ray_cluster
 engine = {engine}
 engine.start(python({code!r}))
 while True:

@@ -50,6 +50,7 @@ DOORS = {
     "torch_autoload": {"environment", "errors", "wire", "membership", "collectives", "entry", "training"},
     "__main__": {"cli"},
     "dask": {"data", "errors", "launching"},
+    "ray": {"launching"},
     "__init__": {"data", "entry", "launching", "training"},
     "spark": {"data", "errors", "launching"},
 }

@@ -23,7 +23,19 @@ from shoal.settings.strategy_settings import StrategySettings
 
 # The order of groups in --help, and which settings each holds. Those of strategies come after the group `training`.
 GROUPS: Mapping[str, tuple[str, ...]] = {
-    "processes": ("workers", "min-workers", "spares", "threads", "on", "hosts", "nodes", "time", "slurm", "spark"),
+    "processes": (
+        "workers",
+        "min-workers",
+        "spares",
+        "threads",
+        "on",
+        "hosts",
+        "nodes",
+        "time",
+        "slurm",
+        "ray",
+        "spark",
+    ),
     "training": ("resize", "strategy", "seed", "sync-batchnorm", "digest-every"),
     "coordinator": ("address", "plaintext", "heartbeat-limit", "hang-limit", "lease", "max-failures"),
     "faults on purpose": ("chaos",),

@@ -90,6 +90,24 @@ def rows_are_there(place: str) -> str:
     )
 
 
+NO_PLACE_FOR_DATASET = (
+    "a Ray data set was given, but no place for its rows: pass at=, a folder or URL that all nodes reach, such as "
+    "at='s3://bucket/rows'"
+)
+
+
+def dataset_is_there(place: str) -> str:
+    return f"{place} is there already; pass {place!r} in place of the data set to train on those rows, or another at="
+
+
+def no_ray_dataset(kind: str) -> str:
+    return f"a {kind} was given as data set; give a ray.data.Dataset, or the URL of Parquet files"
+
+
+def at_without_dataset(place: str) -> str:
+    return f"at={place!r} says where a Ray data set is written, and none was given; pass one, or leave at out"
+
+
 def checkpoints_not_shared(nodes: Collection[str], place: str) -> str:
     several = "nodes do" if len(nodes) > 1 else "node does"
     return (

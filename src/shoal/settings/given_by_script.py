@@ -52,7 +52,20 @@ _PLACE = Treatment(Alone.HONOURED, InJob.TOLD)
 
 TREATMENTS: Mapping[str, Treatment] = {
     **dict.fromkeys(
-        ("workers", "min-workers", "spares", "on", "hosts", "nodes", "time", "slurm", "spark", "strategy", "chaos"),
+        (
+            "workers",
+            "min-workers",
+            "spares",
+            "on",
+            "hosts",
+            "nodes",
+            "time",
+            "slurm",
+            "ray",
+            "spark",
+            "strategy",
+            "chaos",
+        ),
         _STARTED,
     ),
     **dict.fromkeys(ParameterServerSettings.names(), _STARTED),

@@ -133,6 +133,17 @@ def only_with_spark(value: str) -> str:
     return f"--spark {value} is for --on spark; add that, or leave --spark out"
 
 
+def bad_ray_wish(text: str, why: str) -> str:
+    return (
+        f"--ray is {text!r}, and {why}; it should say what each worker gets and how long to wait for it, such as "
+        "'cpus=2 gpus=1 memory=8G wait=10m'"
+    )
+
+
+def only_with_ray(value: str) -> str:
+    return f"--ray {value!r} goes with --on ray; leave it out, or add --on ray"
+
+
 def only_with_slurm(name: str, value: str) -> str:
     needed = "--on slurm" if name == "nodes" else "--on slurm with --nodes, which asks for an allocation"
     return f"--{name} {value} is for {needed}; add that, or leave --{name} out"

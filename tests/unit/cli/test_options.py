@@ -31,6 +31,7 @@ OPTIONS: list[tuple[tuple[str, ...], object]] = [
     (("--nodes",), ""),
     (("--time",), ""),
     (("--slurm",), ""),
+    (("--ray",), ""),
     (("--spark",), ""),
     (("--resize",), "global-batch"),
     (("--strategy",), "all-reduce"),

@@ -232,6 +232,7 @@ def main() -> int:
         return 2
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: sys.exit(1))
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # Ray blocks SIGINT in its processes, and workers would inherit that
     try:
         met = connect(errand.address, Key(PURPOSE, errand.token), CONNECT_SECONDS)
     except (OSError, Untrusted, ShoalError) as error:

@@ -95,7 +95,7 @@ def with_reachable_address(config: JobConfig, hosts: Callable[[], Iterable[str]]
     `hosts` may be lazy: no more of them are asked for than are needed.
     """
     if parse_address(config.address, named="--address").is_loopback and "address" not in config.given:
-        return msgspec.structs.replace(config, address=_address_towards(hosts()))
+        return msgspec.structs.replace(config, address=_address_towards(hosts()) or config.address)
     return config
 
 

@@ -1,0 +1,192 @@
+"""Whole jobs on a real Ray cluster of several nodes: growth, the loss of a node, a killed launcher, the same bits."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from shoal.events import AnyEvent, ProcessPlaced, StepsApplied, WorkerDied, WorkerEquipped
+from support.launcher import PATIENCE, command_of, events_in, leftovers, shoal, started, write_script
+from support.ray_cluster import RayCluster, is_installed, ray_cluster
+
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.timeout(400),
+    pytest.mark.skipif(not is_installed(), reason="needs the package ray"),
+]
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "count_samples.py"
+EXACT = "1,437 samples, each used exactly"
+
+PROGRAM = """
+import sys
+import ray
+import ray.data
+import shoal.ray
+
+ray.init(address=sys.argv[1], log_to_driver=False, logging_level="ERROR")
+ray.data.DataContext.get_current().enable_progress_bars = False
+
+
+def train(run, data, rate):
+    import torch
+
+    model = run.model(torch.nn.Linear(1, 1))
+    optimizer = run.optimizer(torch.optim.SGD(model.parameters(), lr=rate))
+    for batch in run.batches(data, batch_size=4, epochs=1):
+        ((model(batch["item"].float()[:, None]) - 1) ** 2).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        run.log(ones=float(len(batch["item"])))
+
+
+result = shoal.ray.train(
+    train, ray.data.from_items(list(range(40))), at="rows", arguments={"rate": 0.001}, workers=2, run_dir="run",
+    threads=1, progress="none",
+)
+result.check()
+assert ray.get(ray.remote(lambda: 7).remote()) == 7  # the program's own connection is still there
+print("steps", len(result.metrics["ones"].values))
+"""
+
+
+@pytest.fixture(scope="module")
+def made() -> Iterator[RayCluster]:
+    with ray_cluster(1, 1) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def cluster(made: RayCluster, tmp_path: Path) -> Iterator[RayCluster]:
+    """With a script in the test's folder; after the test nothing runs on any node, and all room is free."""
+    shutil.copy(EXAMPLE, tmp_path / "script.py")
+    yield made
+    until(lambda: not made.left)
+
+
+def until(is_so: Callable[[], object], launcher: subprocess.Popen[str] | None = None) -> None:
+    limit = time.monotonic() + 2 * PATIENCE
+    while not is_so():
+        assert launcher is None or launcher.poll() is None, launcher.communicate()
+        assert time.monotonic() < limit
+        time.sleep(0.1)
+
+
+def command(*options: str, workers: str = "2", run_dir: str = "run") -> tuple[str, ...]:
+    return (
+        "run",
+        "--on",
+        "ray",
+        "-n",
+        workers,
+        "--run-dir",
+        run_dir,
+        "--threads",
+        "1",
+        "--progress",
+        "plain",
+        *options,
+    )
+
+
+def nodes_of(events: list[AnyEvent]) -> dict[int, str]:
+    return {event.worker: event.node for event in events if isinstance(event, WorkerEquipped)}
+
+
+def has_step(folder: Path, step: int) -> bool:
+    return any(isinstance(one, StepsApplied) and one.step >= step for one in events_in(folder / "run"))
+
+
+def placed_on(folder: Path) -> dict[int, str]:
+    return {one.worker: one.node for one in events_in(folder / "run") if isinstance(one, ProcessPlaced)}
+
+
+def tensors_in(run_dir: Path) -> dict[tuple[str, str], torch.Tensor]:
+    """Of a run's checkpoint, by file and name."""
+    parts = sorted((run_dir / "checkpoints").glob("*/*.safetensors"))
+    assert parts
+    return {(part.name, name): tensor for part in parts for name, tensor in load_file(part).items()}
+
+
+def test_two_workers_on_two_nodes_compute_the_same_bits_as_here(tmp_path: Path, cluster: RayCluster) -> None:
+    exact = ("--deterministic", "--seed", "7", "script.py")
+    here = shoal(tmp_path, "run", "-n", "2", "--threads", "1", "--run-dir", "here", *exact, patience=3 * PATIENCE)
+    assert here.code == 0, here
+    there = shoal(tmp_path, *command(*exact), variables=cluster.variables, patience=3 * PATIENCE)
+    assert there.code == 0, there
+    assert sorted(nodes_of(events_in(tmp_path / "run")).values()) == sorted(cluster.nodes)
+    expected, found = tensors_in(tmp_path / "here"), tensors_in(tmp_path / "run")
+    assert expected.keys() == found.keys()
+    assert all(torch.equal(expected[key], found[key]) for key in expected)
+
+
+def test_nothing_is_left_in_the_cluster_when_the_launcher_is_killed(tmp_path: Path, cluster: RayCluster) -> None:
+    with started(tmp_path, *command("script.py", "--pause", "0.1"), variables=cluster.variables) as launcher:
+        until(lambda: has_step(tmp_path, 3), launcher)
+        running = [one for one in cluster.processes() if "script.py" in " ".join(command_of(one))]
+        assert len(running) == 2
+        launcher.kill()
+        launcher.wait()
+        _, alive = psutil.wait_procs(running, timeout=PATIENCE)
+        assert not alive
+    until(lambda: not cluster.left)
+    assert leftovers(tmp_path) == []
+    until(lambda: cluster.free() == 2)
+
+
+def test_a_job_grows_into_a_new_node_which_also_replaces_a_lost_one(tmp_path: Path, cluster: RayCluster) -> None:
+    options = command("script.py", "--epochs", "3", "--pause", "0.1", workers="2:3")
+    with started(tmp_path, *options, variables=cluster.variables) as launcher:
+        until(lambda: has_step(tmp_path, 5), launcher)
+        new, lost = cluster.add(2), cluster.nodes[1]
+        until(lambda: placed_on(tmp_path).get(2) == new, launcher)
+        cluster.kill(lost)
+        stdout, stderr = launcher.communicate(timeout=5 * PATIENCE)
+    assert launcher.returncode == 0, stdout + stderr
+    assert EXACT in stdout
+    events = events_in(tmp_path / "run")
+    assert nodes_of(events)[2] == new
+    assert placed_on(tmp_path)[3] == f"{new}-2"
+    died = [event for event in events if isinstance(event, WorkerDied)]
+    assert [nodes_of(events)[event.worker] for event in died] == [lost]
+    assert f"its node {lost} is gone" in died[0].reason
+    assert leftovers(tmp_path) == []
+
+
+def test_a_program_trains_a_function_on_a_data_set_of_its_own_cluster(tmp_path: Path, cluster: RayCluster) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    done = subprocess.run(
+        [sys.executable, "program.py", cluster.address],
+        cwd=tmp_path,
+        env={**os.environ, "RAY_TMPDIR": str(cluster.folder)},
+        capture_output=True,
+        text=True,
+        timeout=4 * PATIENCE,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout == "steps 5\n"  # 40 rows, 8 at a time
+    assert len(nodes_of(events_in(tmp_path / "run"))) == 2
+
+
+def test_without_a_cluster_one_is_started_for_the_job_and_ends_with_it(tmp_path: Path) -> None:
+    """A script without torch, on more workers than this machine has cores: the cluster has room for them."""
+    workers = (os.cpu_count() or 1) + 1
+    write_script(tmp_path, "report(1, loss=1.0)\nleave(1)\n", joins=True)
+    with tempfile.TemporaryDirectory(prefix="ray-") as short:  # sockets have their paths in it
+        here = {"RAY_ADDRESS": "", "RAY_TMPDIR": short}
+        outcome = shoal(tmp_path, *command("script.py", workers=str(workers)), variables=here, patience=3 * PATIENCE)
+        assert outcome.code == 0, outcome
+        assert len(placed_on(tmp_path)) == workers
+        until(lambda: not [one for one in psutil.process_iter() if short in " ".join(command_of(one))])

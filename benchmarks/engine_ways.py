@@ -17,6 +17,7 @@ import psutil
 
 from support.dask_cluster import dask_cluster
 from support.slurm_cluster import slurm_cluster
+from support.spark_cluster import EXECUTOR, cluster_properties, spark_variables
 from support.ssh_server import Place, ssh_hosts
 
 SHOAL = (sys.executable, "-m", "shoal", "run")
@@ -94,7 +95,24 @@ def dask(folder: Path) -> Iterator[Way]:
         yield Way(alone=command, spread=command, variables=cluster.variables, lose=lose)
 
 
-ENGINES: Mapping[str, Callable[[Path], AbstractContextManager[Way]]] = {"ssh": ssh, "slurm": slurm, "dask": dask}
+@contextlib.contextmanager
+def spark(folder: Path) -> Iterator[Way]:
+    """Two executors with a core each. They start and end with the job: nothing of Spark is beside local ones."""
+    (folder / "spark").mkdir()
+
+    def lose(pid: int) -> None:
+        next(process for process in psutil.Process(pid).parents() if EXECUTOR in process.cmdline()).kill()
+
+    command = (*SHOAL, "--on", "spark", "--spark", cluster_properties())
+    yield Way(alone=command, spread=command, variables=spark_variables(folder / "spark"), lose=lose)
+
+
+ENGINES: Mapping[str, Callable[[Path], AbstractContextManager[Way]]] = {
+    "ssh": ssh,
+    "slurm": slurm,
+    "dask": dask,
+    "spark": spark,
+}
 
 
 @contextlib.contextmanager

@@ -11,8 +11,6 @@ import contextlib
 import os
 import queue
 import secrets
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Collection
@@ -21,14 +19,15 @@ from typing import Any
 
 from shoal.engines.dask.dask_nodes import AgentEnd, DaskNodes, DaskWorker, workers_in
 from shoal.engines.nodes.agent_programs import last_line
-from shoal.engines.nodes.provider import AGENT, NodeGone, Provider, WayIn
+from shoal.engines.nodes.agent_task import run_agent
+from shoal.engines.nodes.provider import NodeGone, Provider, WayIn
+from shoal.environment import inherited
 from shoal.errors import printable
 
 LOOK_SECONDS = 1.0
 ASK_SECONDS = 10.0  # for an answer about a task that has ended
 LAST_SECONDS = 2.0  # that agents, which have been told to leave, may take to end
 END_SECONDS = 5.0  # that the thread may take to end
-MOST_SAID = 16 * 1024  # bytes of what an agent prints: the last ones
 AHEAD = 1000  # priority of agents: before whatever else waits for a Dask worker
 
 
@@ -101,7 +100,7 @@ class DaskProvider(Provider):
                 task.cancel()
         for worker in changes.new:
             tasks[worker] = self._client.submit(
-                run_agent,
+                run_task,
                 ErrandLine(way_in.errand_line(worker.name, worker.slots)),
                 key=f"shoal-agent-{worker.name}-{secrets.token_hex(4)}",
                 workers=[worker.address],
@@ -140,22 +139,7 @@ class ErrandLine:
     line: bytes = field(repr=False)
 
 
-def run_agent(errand: ErrandLine) -> tuple[int, str]:
+def run_task(errand: ErrandLine) -> tuple[int, str]:
     """The task, which Dask's workers import by its name. Returns the agent's exit code and its last line."""
-    process = subprocess.Popen(
-        [sys.executable, *AGENT],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        bufsize=0,
-        start_new_session=True,  # signals to the Dask worker are not for the agent, which ends with its input
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    said = bytearray()
-    with process.stdin, process.stdout, contextlib.suppress(BrokenPipeError):  # if it ends early, its code says why
-        process.stdin.write(errand.line)
-        while data := process.stdout.read(65536):
-            said += data
-            del said[:-MOST_SAID]
-    return process.wait(), last_line(said.decode("utf-8", "replace").splitlines())
+    code, lines = run_agent(errand.line, inherited({}))
+    return code, last_line(lines)

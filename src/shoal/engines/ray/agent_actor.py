@@ -5,14 +5,9 @@ A module of its own, since Ray imports it on the nodes.
 
 from __future__ import annotations
 
-import contextlib
-import subprocess
-import sys
-
 import ray
 
-from shoal.engines.nodes.agent_programs import MOST_SAID
-from shoal.engines.nodes.provider import AGENT
+from shoal.engines.nodes.agent_task import run_agent
 from shoal.engines.ray.room_messages import shortened
 from shoal.environment import inherited
 
@@ -25,20 +20,5 @@ class AgentActor:
 
     def run(self, errand: bytes, threads: int) -> tuple[int, list[str]]:
         """The agent's exit code and the last lines that it printed."""
-        agent = subprocess.Popen(
-            (sys.executable, *AGENT),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            bufsize=0,
-            env=inherited({"OMP_NUM_THREADS": str(threads)}),
-            start_new_session=True,
-        )
-        assert agent.stdin is not None
-        assert agent.stdout is not None
-        with contextlib.suppress(BrokenPipeError):  # it has ended already; its exit code says why
-            agent.stdin.write(errand)
-        said = b""
-        while data := agent.stdout.read(65536):
-            said = (said + data)[-MOST_SAID:]
-        return agent.wait(), list(shortened(said.decode("utf-8", "replace").splitlines()))
+        code, lines = run_agent(errand, inherited({"OMP_NUM_THREADS": str(threads)}))
+        return code, list(shortened(lines))

@@ -8,7 +8,7 @@ from shoal.engines import texts as node_texts
 from shoal.engines.nodes.agent_programs import NO_SHOAL, last_line
 from shoal.engines.nodes.provider import AGENT_HAS_NO_WAY, NodeGone
 from shoal.engines.spark import texts
-from shoal.engines.spark.agent_task import TaskEnd
+from shoal.engines.spark.spark_task import TaskEnd
 from shoal.errors import printable
 
 OTHER_PYTHON = re.compile(r"PYTHON_VERSION_MISMATCH\] (?P<said>.*)")

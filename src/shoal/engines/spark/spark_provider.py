@@ -3,7 +3,7 @@
 A job for each slot, since a Spark job fails as a whole: the loss of an executor concerns the slots that it had, Spark
 starts their tasks again on another one, and a job that failed all the same is submitted again. Tasks that find no free
 core wait in Spark's queue, so cores that come later are used. Not here: the application (`own_application`), what a
-task does (`agent_task`).
+task does (`spark_task`).
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from functools import partial
 from pyspark import SparkContext
 
 from shoal.engines.nodes.provider import NodeGone, Provider, WayIn
-from shoal.engines.spark.agent_task import TaskEnd, run_agent
 from shoal.engines.spark.spark_failures import gone_with, gone_without_agent
+from shoal.engines.spark.spark_task import TaskEnd, run_task
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # seconds before the job of a slot is submitted again
 LEAVE_SECONDS = 2.0  # that tasks may take to end after their agents
@@ -81,20 +81,21 @@ class SparkProvider(Provider):
 
     def _keep_slot(self, way_in: WayIn) -> None:
         """The thread of a slot: have its task run, again and again."""
-        pause = FIRST_PAUSE
+        pause = FIRST_PAUSE / 2
         while not self._ending.is_set():
+            began = time.monotonic()
             gone = self._run_task(way_in)
             if gone is not None and not self._ending.is_set():
                 self._gone.put(gone)
                 os.eventfd_write(self._bell, 1)
+            pause = FIRST_PAUSE if time.monotonic() - began > LONGEST_PAUSE else min(LONGEST_PAUSE, 2 * pause)
             self._ending.wait(pause)
-            pause = min(LONGEST_PAUSE, 2 * pause)
 
     def _run_task(self, way_in: WayIn) -> NodeGone | None:
         """One Spark job, up to its end."""
         try:
             self._context.setJobGroup(self._group, "a worker of Shoal", interruptOnCancel=True)
-            [end] = self._context.parallelize([0], 1).mapPartitions(partial(run_agent, way_in)).collect()
+            [end] = self._context.parallelize([0], 1).mapPartitions(partial(run_task, way_in)).collect()
         except Exception as error:  # Spark's, py4j's, or of a socket that closed
             return gone_without_agent(str(error))
         return gone_with(TaskEnd(*end))

@@ -7,8 +7,8 @@ import pytest
 from shoal.engines import texts as node_texts
 from shoal.engines.nodes.provider import AGENT_HAS_NO_WAY
 from shoal.engines.spark import texts
-from shoal.engines.spark.agent_task import TaskEnd
 from shoal.engines.spark.spark_failures import gone_with, gone_without_agent
+from shoal.engines.spark.spark_task import TaskEnd
 
 ABORTED = "org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 0.0 failed 4 times"
 NO_MODULE = "ModuleNotFoundError: No module named 'shoal'"

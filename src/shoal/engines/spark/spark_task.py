@@ -1,16 +1,13 @@
 """What runs in an executor of Spark: a task that starts an agent, brings it its errand and stays with it.
 
-Spark sends the errand's parts with the task, so they reach that task's executor alone. The agent's standard input is
-a pipe of the task: whatever ends the task, its executor's death too, ends the agent. Not here: who starts tasks
-(`spark_provider`).
+Spark sends the errand's parts with the task, so they reach that task's executor alone. Whatever ends the task, its
+executor's death too, ends the agent. Not here: who starts tasks (`spark_provider`).
 """
 
 from __future__ import annotations
 
 import contextlib
 import re
-import subprocess
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -18,10 +15,10 @@ from typing import NamedTuple, Protocol
 
 from pyspark import TaskContext
 
-from shoal.engines.nodes.provider import AGENT, WayIn
+from shoal.engines.nodes.agent_task import run_agent
+from shoal.engines.nodes.provider import WayIn
 from shoal.environment import inherited
 
-MOST_SAID = 64 * 1024  # bytes that are kept of what an agent prints
 EXECUTOR = "--executor-id"  # on the command line of an executor, with its cores
 CORES = "--cores"
 LOCAL_EXECUTOR = "driver"  # what Spark calls the executor inside the driver (master local[N])
@@ -44,28 +41,14 @@ class Resource(Protocol):
     def addresses(self) -> Sequence[str]: ...
 
 
-def run_agent(way_in: WayIn, _: Iterable[int]) -> Iterator[tuple[str, int, str]]:
+def run_task(way_in: WayIn, _: Iterable[int]) -> Iterator[tuple[str, int, str]]:
     """The task: one agent with one slot, from its start to its end."""
     context = TaskContext.get()
     assert context is not None, "this runs in tasks of Spark"
     node = node_name(_executors_command(), context.cpus(), context.taskAttemptId())
-    process = subprocess.Popen(
-        (sys.executable, *AGENT),
-        env=agent_variables(inherited({}), context.resources()),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        bufsize=0,
-        start_new_session=True,  # Spark's Python daemon sends SIGHUP to its group when it ends
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    with process, contextlib.suppress(BrokenPipeError):  # it has ended already; its exit code says why
-        process.stdin.write(way_in.errand_line(node, 1))
-        said = b""
-        while data := process.stdout.read(MOST_SAID):
-            said = (said + data)[-MOST_SAID:]
-    yield node, process.wait(), said.decode("utf-8", "replace")
+    variables = agent_variables(inherited({}), context.resources())
+    code, lines = run_agent(way_in.errand_line(node, 1), variables)
+    yield node, code, "\n".join(lines)
 
 
 def node_name(executor: Sequence[str], cpus: int, task: int) -> str:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.engines.spark.agent_task import agent_variables, node_name
+from shoal.engines.spark.spark_task import agent_variables, node_name
 
 
 def executor(number: str, cores: int) -> tuple[str, ...]:

@@ -73,7 +73,7 @@ class RayCluster:
     @property
     def left(self) -> list[str]:
         """What agents have left on nodes: files, and processes that are not Ray's."""
-        found = [" ".join(one.cmdline()) for one in self.processes() if "shoal" in " ".join(one.cmdline())]
+        found = [command for one in self.processes() if "shoal" in (command := _command(one))]
         return found + [str(path) for path in self._runtime.iterdir()]
 
     def free(self) -> float:
@@ -114,6 +114,13 @@ def ray_cluster(*nodes: int) -> Iterator[RayCluster]:
         yield cluster
     finally:
         cluster.close()
+
+
+def _command(process: psutil.Process) -> str:
+    """Empty when it has ended meanwhile."""
+    with contextlib.suppress(psutil.Error):
+        return " ".join(process.cmdline())
+    return ""
 
 
 def _tree(process: int) -> list[psutil.Process]:

@@ -16,6 +16,7 @@ from pathlib import Path
 import psutil
 
 from support.dask_cluster import dask_cluster
+from support.ray_cluster import ray_cluster
 from support.slurm_cluster import slurm_cluster
 from support.spark_cluster import EXECUTOR, cluster_properties, spark_variables
 from support.ssh_server import Place, ssh_hosts
@@ -107,9 +108,25 @@ def spark(folder: Path) -> Iterator[Way]:
     yield Way(alone=command, spread=command, variables=spark_variables(folder / "spark"), lose=lose)
 
 
+@contextlib.contextmanager
+def ray(_folder: Path) -> Iterator[Way]:
+    """Three nodes with a CPU each besides a head without any, all on this machine. One that is lost stays so."""
+    with ray_cluster(0, 1, 1, 1) as cluster:
+
+        def lose(pid: int) -> None:
+            next(process for process in psutil.Process(pid).parents() if process.name() == "raylet").kill()
+
+        def mend() -> None:
+            cluster.add(1)
+
+        command = (*SHOAL, "--on", "ray")
+        yield Way(alone=command, spread=command, variables=cluster.variables, lose=lose, mend=mend)
+
+
 ENGINES: Mapping[str, Callable[[Path], AbstractContextManager[Way]]] = {
     "ssh": ssh,
     "slurm": slurm,
+    "ray": ray,
     "dask": dask,
     "spark": spark,
 }

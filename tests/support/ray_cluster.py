@@ -24,8 +24,8 @@ import psutil
 HOST = "127.0.0.2"
 STORE = 80 * 1024 * 1024  # bytes; Ray takes no smaller one
 NODE = {"object_store_memory": STORE, "node_ip_address": HOST}
-# A node that was killed is noticed after 1.5 s instead of 15.
-FAST = {"health_check_initial_delay_ms": 500, "health_check_period_ms": 500, "health_check_failure_threshold": 3}
+# A node that was killed is noticed after 5 s instead of 15; one that is slow on a busy machine is not given up.
+FAST = {"health_check_period_ms": 1000, "health_check_failure_threshold": 5, "health_check_timeout_ms": 30000}
 PATIENCE = 60.0  # seconds; generous, since the machine may be busy
 
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping
-from os import PathLike, fspath
-from pathlib import Path
+from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from shoal.errors import UsageError
 from shoal.launching import texts
+from shoal.launching.from_python.cluster_rows import whole_place, with_rows
 from shoal.launching.from_python.job_result import JobResult
 from shoal.launching.launch import launch
 
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from distributed import Client
 
 __all__ = ["train"]
-
-DATA = "data"  # the keyword under which a function gets the rows
 
 
 def train(
@@ -44,29 +42,18 @@ def train(
     `shoal run` in Python's spelling: `workers=4`.
     """
     with contextlib.nullcontext() if client is None else client.as_current():
-        given = dict(arguments or {})
-        if data is not None:
-            if DATA in given:
-                raise UsageError(texts.data_twice(DATA))
-            from shoal.data.tables.table_files import table_files  # noqa: PLC0415  imports torch
-
-            given[DATA] = table_files(data if isinstance(data, str | PathLike) else _written(data, fspath(at)))
-        elif at:
-            raise UsageError(texts.at_without_frame(fspath(at)))
+        given = with_rows(arguments, data, at=at, write=_written)
         return launch(function, arguments=given, on="dask", **options)
 
 
 def _written(frame: DataFrame, at: str) -> str:
-    """Have the cluster write the rows; returns the place."""
     from shoal.data.tables.table_files import found_tables  # noqa: PLC0415  imports torch
 
     if not hasattr(frame, "to_parquet") or not hasattr(frame, "npartitions"):
-        raise UsageError(texts.no_dask_frame(type(frame).__name__))
-    if not at:
-        raise UsageError(texts.NO_PLACE_FOR_FRAME)
-    place = at if "://" in at else str(Path(at).absolute())  # Dask's workers have other working directories
+        raise UsageError(texts.no_table(type(frame).__name__, "dask.dataframe.DataFrame"))
+    place = whole_place(at)
     if found_tables(place):
-        raise UsageError(texts.frame_is_there(place))
+        raise UsageError(texts.table_is_there(place))
     digits = len(str(frame.npartitions))
     # Files are sorted by name: with equally many digits that is the order of the partitions.
     frame.to_parquet(place, write_index=False, name_function=lambda number: f"part-{number:0{digits}}.parquet")

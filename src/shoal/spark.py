@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from shoal.errors import UsageError
 from shoal.launching import texts
+from shoal.launching.from_python.cluster_rows import with_rows
 from shoal.launching.from_python.job_result import JobResult
 from shoal.launching.launch import launch
 
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 __all__ = ["train"]
-
-DATA = "data"  # the keyword under which a function gets the rows
 
 
 def train(
@@ -39,33 +38,24 @@ def train(
     reach. Instead of a data frame, give the URL of Parquet files that are there already: to go on with a job, for
     example. Options are the settings of `shoal run` in Python's spelling: `workers=4`.
     """
-    given = dict(arguments or {})
-    if data is not None:
-        if DATA in given:
-            raise UsageError(texts.data_twice(DATA))
-        from shoal.data.tables.table_files import table_files  # noqa: PLC0415  imports torch
-
-        given[DATA] = table_files(data if isinstance(data, str | os.PathLike) else _written(data, os.fspath(at)))
-    elif at:
-        raise UsageError(texts.at_without_frame(os.fspath(at)))
+    given = with_rows(arguments, data, at=at, write=_written)
     return launch(function, arguments=given, on="spark", **options)
 
 
 def _written(frame: DataFrame, at: str) -> str:
-    """Have executors write the rows; returns the place as Python's file systems call it."""
     from pyspark.errors import AnalysisException, PySparkException  # noqa: PLC0415  an extra
 
+    if not hasattr(frame, "sparkSession"):
+        raise UsageError(texts.no_table(type(frame).__name__, "pyspark.sql.DataFrame"))
     try:
         _ = frame.sparkSession.sparkContext
     except PySparkException:
         raise UsageError(texts.NO_CLASSIC_SESSION) from None
-    if not at:
-        raise UsageError(texts.NO_PLACE_FOR_ROWS)
     url = at if "://" in at else Path(at).absolute().as_uri()  # else Spark might take it for a path in HDFS
     try:
         frame.write.parquet(url)
     except AnalysisException as error:
         if error.getCondition() == "PATH_ALREADY_EXISTS":
-            raise UsageError(texts.rows_are_there(at)) from None
+            raise UsageError(texts.table_is_there(at)) from None
         raise
     return url.replace("s3a://", "s3://", 1)  # Hadoop's name for the same place

@@ -184,11 +184,11 @@ def test_a_data_frame_is_written_by_the_cluster_and_every_row_counts_once(tmp_pa
     assert [line for line in ended.stdout.splitlines() if line.startswith("refused:")] == [
         f"refused: {text}"
         for text in (
-            texts.NO_PLACE_FOR_FRAME,
-            texts.no_dask_frame("DataFrame"),
-            texts.at_without_frame("rows"),
+            texts.NO_PLACE_FOR_TABLE,
+            texts.no_table("DataFrame", "dask.dataframe.DataFrame"),
+            texts.at_without_table("rows"),
             texts.data_twice("data"),
-            texts.frame_is_there(str(tmp_path / "rows")),
+            texts.table_is_there(str(tmp_path / "rows")),
             engine_texts.NO_DASK_CLIENT,
         )
     ]

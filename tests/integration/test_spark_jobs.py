@@ -202,7 +202,7 @@ def test_a_data_frame_is_trained_on_once_though_an_executor_is_killed(
         executors_of(program.pid)["0"].kill()
         code, stdout, stderr = ended(program)
     assert code == 0, stdout + stderr
-    assert stdout.splitlines()[:2] == [texts.NO_PLACE_FOR_ROWS, texts.rows_are_there(".")]
+    assert stdout.splitlines()[:2] == [texts.NO_PLACE_FOR_TABLE, texts.table_is_there(".")]
     assert stdout.count("rows used once: 600") == 2, stdout
     assert "the session still works: 7" in stdout
     assert "again: 0" in stdout

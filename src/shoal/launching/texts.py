@@ -48,64 +48,33 @@ def engine_not_installed(engine: str, package: str) -> str:
     return f'--on {engine} needs the package {package}, which is not installed: pip install "shoal[{engine}]"'
 
 
-NO_PLACE_FOR_FRAME = (
-    "a data frame was given, but no place for its rows: pass at=, a folder or URL that all Dask workers reach, such as "
-    "at='s3://bucket/rows'"
+# Tables of clusters
+
+NO_PLACE_FOR_TABLE = (
+    "a table was given, but no place for its rows: pass at=, a folder or URL that all nodes of the cluster reach, such "
+    "as at='s3://bucket/rows'"
 )
-
-
-def frame_is_there(place: str) -> str:
-    return f"there are Parquet files below {place} already; pass data={place!r} to train on those, or another at="
-
-
-def no_dask_frame(kind: str) -> str:
-    return (
-        f"data is a {kind}; give a dask.dataframe.DataFrame (dask.dataframe.from_pandas makes one of pandas's), or the "
-        "URL of Parquet files"
-    )
-
-
-def data_twice(name: str) -> str:
-    return f"{name} is in arguments and is also what the function gets the rows as; leave it out of arguments"
-
-
-def at_without_frame(place: str) -> str:
-    return f"at={place!r} says where a data frame is written, and none was given; pass it as data, or leave at out"
-
-
 NO_CLASSIC_SESSION = (
     "this data frame belongs to a session of Spark Connect, which starts no workers; use a SparkSession whose driver "
     "is in this program (SparkSession.builder.master(...))"
 )
-NO_PLACE_FOR_ROWS = (
-    "shoal.spark.train(function, frame) needs at=URL: the folder or URL, which all executors reach, where they "
-    "write the rows as Parquet files"
-)
 
 
-def rows_are_there(place: str) -> str:
-    return (
-        f"there is something at {place} already; give another place, or train on the rows that are there with "
-        f"shoal.spark.train(function, {place!r})"
-    )
+def table_is_there(place: str) -> str:
+    return f"there is something at {place} already; pass {place!r} in place of the table to train on it, or another at="
 
 
-NO_PLACE_FOR_DATASET = (
-    "a Ray data set was given, but no place for its rows: pass at=, a folder or URL that all nodes reach, such as "
-    "at='s3://bucket/rows'"
-)
+def no_table(kind: str, wanted: str) -> str:
+    """`wanted`: the class of the cluster's own tables."""
+    return f"a {kind} was given as table; give a {wanted}, or the URL of Parquet files"
 
 
-def dataset_is_there(place: str) -> str:
-    return f"{place} is there already; pass {place!r} in place of the data set to train on those rows, or another at="
+def at_without_table(place: str) -> str:
+    return f"at={place!r} says where a table is written, and none was given; pass one, or leave at out"
 
 
-def no_ray_dataset(kind: str) -> str:
-    return f"a {kind} was given as data set; give a ray.data.Dataset, or the URL of Parquet files"
-
-
-def at_without_dataset(place: str) -> str:
-    return f"at={place!r} says where a Ray data set is written, and none was given; pass one, or leave at out"
+def data_twice(name: str) -> str:
+    return f"{name} is in arguments and is also what the function gets the rows as; leave it out of arguments"
 
 
 def checkpoints_not_shared(nodes: Collection[str], place: str) -> str:

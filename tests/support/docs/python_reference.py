@@ -27,7 +27,7 @@ A script defines a function that takes a `Run` and hands it to `shoal.main`; all
 exit code 2.
 """
 ORDER = ("main", "Run", "Epoch", "Files", "table_files", "launch")  # as people meet them; others follow by name
-BESIDE = ("dask",)  # modules with a function `train`, which are imported by themselves: `import shoal.dask`
+BESIDE = ("dask", "ray", "spark")  # modules with a function `train` that are imported by themselves
 TITLES = {"JobResult": "result"}  # what a script usually calls an object of the class
 OPTIONS_OF = {"batches": "BatchOptions"}  # methods with **options, and the class whose fields these are
 Definition = ast.ClassDef | ast.FunctionDef

@@ -206,8 +206,8 @@ class NodeEngine(Engine):
         for gone in self._provider.poll():
             self._lose(gone.node, gone.lost if gone.lost and gone.node in self._placement.nodes else gone.reason)
         now = time.monotonic()
-        for name in [name for name, limit in self._killed.items() if now > limit]:
-            self._lose(self._processes[name].node, texts.NO_ANSWER)
+        for node in {self._processes[name].node for name, limit in self._killed.items() if now > limit}:
+            self._lose(node, texts.NO_ANSWER)
         self._mind_absence(now)
 
     def _mind_absence(self, now: float) -> None:

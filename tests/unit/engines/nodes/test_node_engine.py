@@ -107,13 +107,15 @@ def test_a_long_time_without_any_node_is_an_error() -> None:
 
 
 def test_an_agent_that_is_stopped_does_not_hold_up_the_end() -> None:
-    with nodes(nodes={"a": TestNode()}) as (engine, provider):
-        engine.start(python(FOREVER, name="p"))
-        until_printed(engine, "p")
+    with nodes(nodes={"a": TestNode(slots=2)}) as (engine, provider):
+        for name in ("p", "q"):
+            engine.start(python(FOREVER, name=name))
+            until_printed(engine, name)
         provider.agents["a"].send_signal(signal.SIGSTOP)
-        engine._killed["p"] = 0.0  # its time is up
-        exits = [one for one in until_exits(engine) if isinstance(one, Exited)]
-        assert exits == [Exited("p", -9, texts.its_node_is_gone("a", texts.NO_ANSWER))]
+        engine._killed |= {"p": 0.0, "q": 0.0}  # their time is up
+        exits = [one for one in until_exits(engine, 2) if isinstance(one, Exited)]
+        reason = texts.its_node_is_gone("a", texts.NO_ANSWER)
+        assert sorted(exits, key=lambda one: one.name) == [Exited("p", -9, reason), Exited("q", -9, reason)]
         provider.agents["a"].kill()
 
 

@@ -13,8 +13,8 @@ def bad_ray_address(address: str) -> str:
 
 
 NO_RAY_CLUSTER = (
-    "RAY_ADDRESS is auto, and no Ray cluster runs on this machine; start one with `ray start --head`, or unset "
-    "RAY_ADDRESS: then one is started for this job"
+    "RAY_ADDRESS is auto, and neither you nor root runs a Ray cluster on this machine; start one with `ray start "
+    "--head`, name another user's by its HOST:PORT, or unset RAY_ADDRESS: then one is started for this job"
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,6 +47,31 @@ def test_the_noted_cluster_is_used_if_it_answers(tmp_path: Path, running: str, s
     assert cluster_address(note(tmp_path, stopped)) == ""
     assert cluster_address(note(tmp_path, "no address")) == ""
     assert cluster_address({"RAY_TMPDIR": str(tmp_path / "nowhere")}) == ""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to others")
+@pytest.mark.parametrize("whose", ["ray", "ray/ray_current_cluster"])
+def test_a_cluster_that_another_user_has_noted_is_not_used(tmp_path: Path, running: str, whose: str) -> None:
+    """The folder is under /tmp, where everybody may write, and the cluster would get the job's script and token."""
+    variables = note(tmp_path, running)
+    os.chown(tmp_path / whose, 65534, -1)
+    assert cluster_address(variables) == ""
+    with pytest.raises(UsageError) as failed:
+        cluster_address({**variables, "RAY_ADDRESS": "auto"})
+    assert str(failed.value) == texts.NO_RAY_CLUSTER
+    assert cluster_address({**variables, "RAY_ADDRESS": running}) == running, "the user has named it"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to others")
+@pytest.mark.parametrize("whose", ["ray", "ray/ray_current_cluster"])
+def test_another_user_s_link_to_a_note_of_this_user_is_not_used(tmp_path: Path, running: str, whose: str) -> None:
+    variables = note(tmp_path, running)
+    noted = tmp_path / whose
+    noted.rename(tmp_path / "own")
+    noted.symlink_to(tmp_path / "own")
+    assert cluster_address(variables) == running
+    os.lchown(noted, 65534, -1)
+    assert cluster_address(variables) == ""
 
 
 def test_a_named_cluster_that_does_not_answer_is_an_error(tmp_path: Path, stopped: str) -> None:

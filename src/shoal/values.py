@@ -57,7 +57,7 @@ class Generation(msgspec.Struct, frozen=True):
     reason: Text  # why this generation formed, for people
     # Workers that bring the job's state from the last generation; only their state may be copied. Empty: all workers
     # start from the newest checkpoint, or from the top if there is none.
-    carriers: Members[Ordinal] = ()
+    holders: Members[Ordinal] = ()
     # Members of earlier generations that were lost since a step was last applied: their unfinished code behind a loop
     # may have to be run again (`membership.member.alignment`).
     lost: Members[LostMember] = ()

@@ -39,13 +39,13 @@ def join(worker: int = 0) -> Join:
     )
 
 
-def generation(number: int, *workers: int, carriers: tuple[int, ...] = (), reason: str = "a test") -> Generation:
+def generation(number: int, *workers: int, holders: tuple[int, ...] = (), reason: str = "a test") -> Generation:
     members = tuple(
         Member(rank=rank, worker=worker, host="here", process=1, address=Address("127.0.0.1", 7000 + worker))
         for rank, worker in enumerate(workers)
     )
     return Generation(
-        number=number, members=members, schedule="auto", codec="identity", reason=reason, carriers=carriers
+        number=number, members=members, schedule="auto", codec="identity", reason=reason, holders=holders
     )
 
 

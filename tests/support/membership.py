@@ -332,7 +332,7 @@ def generation_text(generation: Generation, *, in_full: bool) -> str:
         f"{member.rank}:{member.worker}" + (f" share {member.share}" if member.share != 1 else "")
         for member in generation.members
     )
-    carriers = f" carriers {list(generation.carriers)}" if generation.carriers else ""
+    holders = f" holders {list(generation.holders)}" if generation.holders else ""
     lost = ", ".join(f"{one.worker} of {one.generation} at {one.point}" for one in generation.lost if one.point)
     losses = f" lost [{lost}]" if lost else ""
-    return f"{generation.number} ranks [{members}]{carriers}{losses} {json.dumps(generation.reason)}"
+    return f"{generation.number} ranks [{members}]{holders}{losses} {json.dumps(generation.reason)}"

@@ -68,7 +68,7 @@ class Hub:
         self.condition = threading.Condition(threading.RLock())
         self.number = 0
         self.members: list[int] = []  # workers of the current generation, by rank
-        self.carriers: tuple[int, ...] = ()
+        self.holders: tuple[int, ...] = ()
         self.waiting: dict[int, Ready | ExchangeBroken | Done] = {}  # workers that wait for the next generation
         self.points: dict[int, int] = {}  # how far scripts are known to have got outside loops, by worker
         self.lost: list[LostMember] = []  # members that died
@@ -95,7 +95,7 @@ class Hub:
             schedule="auto",
             codec=self.codec_text,
             reason="test",
-            carriers=self.carriers,
+            holders=self.holders,
             lost=tuple(self.lost),
         )
 
@@ -115,7 +115,7 @@ class Hub:
         """What a newcomer has not seen of the members' calls."""
         if not isinstance(notice, Ready) or notice.seen is None or not self.members or worker in self.members:
             return None
-        calls = self.calls.get(min(self.carriers or self.members), [])
+        calls = self.calls.get(min(self.holders or self.members), [])
         first = max(0, notice.seen - 1)
         return Briefed(first, tuple(calls[first:])) if notice.seen < len(calls) else None
 
@@ -202,13 +202,13 @@ class Hub:
             return
         asked = dict(self.waiting)
         restore = any(isinstance(notice, ExchangeBroken) and notice.must_restore for notice in asked.values())
-        holders = (
+        holding = (
             worker
             for worker in alive
             if (isinstance(notice := asked[worker], Done) or getattr(notice, "holds", 0)) and not restore
         )
-        self.carriers = tuple(holders)
-        if not self.carriers:
+        self.holders = tuple(holding)
+        if not self.holders:
             self.calls.clear()
         self.members = sorted(asked)
         self.waiting.clear()

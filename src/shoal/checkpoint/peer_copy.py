@@ -1,6 +1,6 @@
 """Copies a state from members that have it to members that need it: received aside, handed over whole.
 
-The caller decides who has the state (keepers) and who needs it (receivers). Keepers share out the tensors that all of
+The caller decides who has the state (givers) and who needs it (receivers). Givers share out the tensors that all of
 them hold alike; the rest comes from the source. Nothing of a receiver changes before the last byte is in.
 """
 
@@ -16,7 +16,7 @@ from shoal.collectives.group import Group
 from shoal.errors import WireError, WorkersDisagree
 
 MAX_BYTES = 256 * 1024 * 1024  # of anything that is not a tensor
-ALIKE = ("models/", "optimizers/")  # parts of a state that are the same on all keepers, bit for bit
+ALIKE = ("models/", "optimizers/")  # parts of a state that are the same on all givers, bit for bit
 
 
 @dataclass(frozen=True)
@@ -25,22 +25,22 @@ class Copied:
     size: int  # bytes of tensors and skeleton
 
 
-def copy_state(state: Tree | None, *, keepers: Sequence[int], receivers: Sequence[int], group: Group) -> Copied | None:
-    """Called by all ranks. The first keeper is the source. `state` is used on keepers; receivers get a copy of it."""
-    source, is_receiver = keepers[0], group.rank in receivers
+def copy_state(state: Tree | None, *, givers: Sequence[int], receivers: Sequence[int], group: Group) -> Copied | None:
+    """Called by all ranks. The first giver is the source. `state` is used on givers; receivers get a copy of it."""
+    source, is_receiver = givers[0], group.rank in receivers
     skeleton, senders = b"", list[int]()
     tensors: list[torch.Tensor] = []
-    if group.rank in keepers:
+    if group.rank in givers:
         skeleton, tensors, paths = flatten_paths(state, named="the state")
-        senders = _senders(paths, [t.numel() * t.element_size() for t in tensors], keepers)
+        senders = _senders(paths, [t.numel() * t.element_size() for t in tensors], givers)
     common = broadcast_bytes(skeleton, source, group, label="skeleton of the state")
     senders = _broadcast_numbers(senders, source, group)
-    if group.rank in keepers and len(tensors) != len(senders):
+    if group.rank in givers and len(tensors) != len(senders):
         raise WorkersDisagree(f"rank {group.rank} holds {len(tensors)} tensors and rank {source} {len(senders)}")
     if is_receiver:
         places = tensor_places(common)
         tensors = [torch.empty(place.shape, dtype=dtype_named(place.dtype)) for place in places]
-        if len(senders) != len(tensors) or not set(senders) <= set(keepers):
+        if len(senders) != len(tensors) or not set(senders) <= set(givers):
             raise WireError(f"{len(tensors)} tensors of a state come from {len(senders)} senders")
     pending = []
     # All ranks go in one order, tensor after tensor and receiver after receiver, so that none wait in a circle.
@@ -57,12 +57,12 @@ def copy_state(state: Tree | None, *, keepers: Sequence[int], receivers: Sequenc
     return Copied(state=unflatten(common, tensors), size=size)
 
 
-def _senders(paths: Sequence[str], sizes: Sequence[int], keepers: Sequence[int]) -> list[int]:
-    """By tensor: the keeper that sends it. The keeper with the least to send so far gets the next tensor."""
-    load = dict.fromkeys(keepers, 0)
+def _senders(paths: Sequence[str], sizes: Sequence[int], givers: Sequence[int]) -> list[int]:
+    """By tensor: the giver that sends it. The giver with the least to send so far gets the next tensor."""
+    load = dict.fromkeys(givers, 0)
     senders = []
     for path, size in zip(paths, sizes, strict=True):
-        sender = min(load, key=lambda rank: load[rank]) if path.startswith(ALIKE) else keepers[0]
+        sender = min(load, key=lambda rank: load[rank]) if path.startswith(ALIKE) else givers[0]
         load[sender] += size
         senders.append(sender)
     return senders

@@ -275,7 +275,7 @@ class _Simulation:
         self._result.generations += 1
         self._members = [member.worker for member in generation.members if member.worker in self._live]
         self._wish = False
-        if not self._holders & set(generation.carriers):
+        if not self._holders & set(generation.holders):
             self._restore()
         cost, self._handled = self._handled * self._assumed.message, 0
         connecting = len(first_peers(generation.size // 4, generation.size)) * self._assumed.connection

@@ -78,7 +78,7 @@ def test_a_dtype_that_is_none_is_refused(name: str) -> None:
 
 
 def test_a_state_travels_from_those_who_have_it_to_those_who_need_it() -> None:
-    """Tensors that all keepers have alike come from each of them; the rest, which may differ, from the source."""
+    """Tensors that all givers have alike come from each of them; the rest, which may differ, from the source."""
 
     def state(rank: int) -> dict[str, Any]:
         models = {name: torch.full((100,), float(number)) for number, name in enumerate("abcd")}
@@ -90,7 +90,7 @@ def test_a_state_travels_from_those_who_have_it_to_those_who_need_it() -> None:
 
     def take_part(rank: int) -> None:
         own = state(rank) if rank in (1, 3) else None
-        received[rank] = copy_state(own, keepers=(3, 1), receivers=(0, 4), group=groups[rank])
+        received[rank] = copy_state(own, givers=(3, 1), receivers=(0, 4), group=groups[rank])
 
     threads = [threading.Thread(target=take_part, args=(rank,)) for rank in range(5)]
     for thread in threads:
@@ -102,7 +102,7 @@ def test_a_state_travels_from_those_who_have_it_to_those_who_need_it() -> None:
         group.close()
     assert [rank for rank in range(5) if received[rank] is None] == [1, 2, 3]
     assert same(received[0].state, state(3)) and same(received[4].state, state(3))
-    assert min(sent[1], sent[3]) >= 2 * 2 * 400, "each keeper sends about half"
+    assert min(sent[1], sent[3]) >= 2 * 2 * 400, "each giver sends about half"
 
 
 def test_integers_of_any_size_and_what_json_cannot_say() -> None:

@@ -133,7 +133,7 @@ def test_a_worker_that_was_put_out_meanwhile_learns_it_and_comes_back_as_a_newco
     assert pair.conversation.join.generation == 0
     pair.client.tell(Ready(generation=4))
     assert pair.conversation.expect(Ready) == Ready(generation=4)
-    pair.tell(Formed(generation=generation(6, 0, 1, carriers=(1,))))
+    pair.tell(Formed(generation=generation(6, 0, 1, holders=(1,))))
     assert pair.client.wait_for_generation(4).number == 6
     assert pair.client.interruption(6) is None
 
@@ -176,10 +176,10 @@ def test_the_member_that_tells_calls_tells_all_of_them_on_every_connection(pair:
     assert pair.conversation.expect(Calls) == Calls(first=1, calls=(GAVE,))
     pair.break_off(current=generation(1, 0, 1), is_member=True)
     assert pair.conversation.expect(Calls) == Calls(first=0, calls=(MADE, GAVE))
-    pair.tell(Formed(generation=generation(2, 0, 1, carriers=(1,))))
+    pair.tell(Formed(generation=generation(2, 0, 1, holders=(1,))))
     pair.client.wait_for_generation(1)
     pair.client.call_made(2, MADE)
-    pair.tell(Formed(generation=generation(3, 0, 1, carriers=(0, 1))))
+    pair.tell(Formed(generation=generation(3, 0, 1, holders=(0, 1))))
     assert pair.conversation.expect(Calls) == Calls(first=0, calls=(MADE, GAVE, MADE))
     # All start anew: what was called before is void.
     pair.tell(Formed(generation=generation(4, 0, 1)))

@@ -60,7 +60,7 @@ def test_half_of_all_members_die_at_once_and_make_one_generation(survivors_repor
         found += formed(core, Tick(), now)
     assert [generation.number for generation in found] == [2]
     assert [member.worker for member in found[0].members] == list(living)
-    assert found[0].carriers == tuple(living)
+    assert found[0].holders == tuple(living)
 
 
 def test_a_heartbeat_is_answered_with_nothing() -> None:

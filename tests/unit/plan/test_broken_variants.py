@@ -84,12 +84,12 @@ def takes_the_least_far(patch: pytest.MonkeyPatch) -> Parts:
     def least_far(standings: Sequence[Standing], generation: Generation) -> Alignment:
         if align(standings, generation).source is None:
             return align(standings, generation)
-        carriers = [member.rank for member in generation.members if member.worker in generation.carriers]
-        holders = [rank for rank in carriers if standings[rank].generation > 0]
+        named = [member.rank for member in generation.members if member.worker in generation.holders]
+        holders = [rank for rank in named if standings[rank].generation > 0]
         source = min(holders, key=lambda rank: standings[rank].step)
-        keepers = tuple(rank for rank in holders if standings[rank].step == standings[source].step)
-        takings = tuple(Taking.KEEP if rank in keepers else Taking.LOAD for rank in range(generation.size))
-        return Alignment(takings=takings, source=source, keepers=keepers)
+        givers = tuple(rank for rank in holders if standings[rank].step == standings[source].step)
+        takings = tuple(Taking.KEEP if rank in givers else Taking.LOAD for rank in range(generation.size))
+        return Alignment(takings=takings, source=source, givers=givers)
 
     patch.setattr(member, "align", least_far)
     return Parts()
@@ -118,7 +118,7 @@ def lets_everybody_bring_its_state(patch: pytest.MonkeyPatch) -> Parts:
     def everybody_carries(situation: forming.Situation) -> forming.NextGeneration | forming.Wait:
         planned = plan(situation)
         if isinstance(planned, forming.NextGeneration) and situation.generation is not None:
-            return dataclasses.replace(planned, carriers=tuple(worker.number for worker in planned.workers))
+            return dataclasses.replace(planned, holders=tuple(worker.number for worker in planned.workers))
         return planned
 
     patch.setattr(forming, "plan", everybody_carries)

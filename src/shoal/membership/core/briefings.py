@@ -34,12 +34,12 @@ class Briefings:
     # From members
 
     def follow(self) -> None:
-        """Call after every input. In a generation without carriers all scripts start again: old calls are void."""
+        """Call after every input. In a generation without holders all scripts start again: old calls are void."""
         generation = self._generations.current
         if generation is None or generation is self._generation:
             return
         self._generation = generation
-        if not generation.carriers:
+        if not generation.holders:
             self._calls.clear()
             self._size = 0
         self._teller = teller(generation)

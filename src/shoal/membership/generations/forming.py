@@ -62,7 +62,7 @@ class NextGeneration:
     """The next generation, without its number."""
 
     workers: tuple[Worker, ...]  # by rank
-    carriers: tuple[int, ...]
+    holders: tuple[int, ...]
     left_out: tuple[LeftOut, ...]  # workers that cannot reach some of the others, or were late
     reason: str
     is_despite_pairs: bool = False  # some members may not reach each other, but without them there are too few
@@ -74,32 +74,32 @@ class _Choice:
 
     survivors: list[Worker]  # of the last generation
     candidates: list[Worker]  # survivors and newcomers
-    carriers: tuple[int, ...]
+    holders: tuple[int, ...]
     uncertain: tuple[int, ...]  # survivors that may hold the job's state
     cuts: Cuts
 
     def staying(self, waiters: Collection[int]) -> frozenset[int]:
-        holders = frozenset((*self.carriers, *self.uncertain))
-        return self.cuts.staying([worker.number for worker in self.candidates], holders, waiters)
+        likely = frozenset((*self.holders, *self.uncertain))
+        return self.cuts.staying([worker.number for worker in self.candidates], likely, waiters)
 
 
 def plan(situation: Situation) -> NextGeneration | Wait:
     choice = _choice(situation)
     survivors, uncertain = choice.survivors, choice.uncertain
     staying, is_despite_pairs = _staying(situation, choice)
-    carriers = tuple(number for number in choice.carriers if number in staying)
+    holders = tuple(number for number in choice.holders if number in staying)
     chosen = sorted(
         (worker for worker in choice.candidates if worker.number in staying), key=lambda worker: worker.number
     )
     wait = _wait(situation, survivors, chosen)
-    if wait is None and uncertain and not carriers and _is_patient(situation):
+    if wait is None and uncertain and not holders and _is_patient(situation):
         wait = Wait(len(chosen), _needed(situation), reasons.may_hold_state(uncertain))
     if wait is not None:
         return wait
     left_out = choice.cuts.left_out(choice.candidates, staying)
     late = [out.worker.number for out in left_out if not out.unreached]
-    reason = _reason(situation, survivors, chosen, carriers, late)
-    return NextGeneration(tuple(chosen), carriers, left_out, reason, is_despite_pairs)
+    reason = _reason(situation, survivors, chosen, holders, late)
+    return NextGeneration(tuple(chosen), holders, left_out, reason, is_despite_pairs)
 
 
 def awaits_reports(situation: Situation) -> bool:
@@ -128,9 +128,9 @@ def _waiters(situation: Situation) -> frozenset[int]:
 
 def _choice(situation: Situation) -> _Choice:
     survivors = _survivors(situation)
-    carriers, uncertain = _carriers(situation, survivors)
+    holders, uncertain = _holders_of_state(situation, survivors)
     newcomers = waiting(situation.workers, situation.now, members=survivors)
-    if not carriers:
+    if not holders:
         newcomers += _uncalled(situation, newcomers)
         newcomers = _enough(situation, newcomers, [worker for worker in newcomers if not worker.is_strange])
     elif situation.is_stopping:
@@ -139,7 +139,7 @@ def _choice(situation: Situation) -> _Choice:
         newcomers = _enough(situation, newcomers, compared(newcomers), there=len(survivors))
     admitted_ones = admitted(newcomers, survivors, situation.config.workers)
     cuts = Cuts.told(situation.breakup.reports, admitted_ones)
-    return _Choice(survivors, survivors + admitted_ones, carriers, uncertain, cuts)
+    return _Choice(survivors, survivors + admitted_ones, holders, uncertain, cuts)
 
 
 def _enough(situation: Situation, newcomers: list[Worker], preferred: list[Worker], *, there: int = 0) -> list[Worker]:
@@ -165,8 +165,8 @@ def has_state(planned: NextGeneration, situation: Situation) -> bool:
     """Whether a carrier certainly has the job's state; if not, all may have to start from the newest checkpoint."""
     known = {number for number, report in situation.breakup.reports.items() if report.holds}
     known.update(worker.number for worker in planned.workers if worker.advanced > -math.inf or worker.is_done)
-    known.update(() if situation.generation is None else situation.generation.carriers)
-    return not known.isdisjoint(planned.carriers)
+    known.update(() if situation.generation is None else situation.generation.holders)
+    return not known.isdisjoint(planned.holders)
 
 
 def as_generation(
@@ -181,8 +181,8 @@ def as_generation(
         schedule=config.of(AllReduceSettings).schedule,
         codec=config.of(CodecSettings).codec,
         reason=chosen.reason,
-        carriers=chosen.carriers,
-        lost=lost if chosen.carriers else (),  # workers that start from the top run everything anyway
+        holders=chosen.holders,
+        lost=lost if chosen.holders else (),  # workers that start from the top run everything anyway
     )
 
 
@@ -220,16 +220,16 @@ def _survivors(situation: Situation) -> list[Worker]:
     return [worker for worker in situation.workers if worker.generation == number and worker.is_connected]
 
 
-def _carriers(situation: Situation, survivors: Sequence[Worker]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _holders_of_state(situation: Situation, survivors: Sequence[Worker]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Survivors that hold the state of the last generation or brought it there, and survivors that may hold it.
 
-    A worker that was put out before may hold an older state, and a newcomer may hold none. These carry the state only
-    if they are known to have been in step.
+    A worker that was put out before may hold an older state, and a newcomer may hold none. Either is a
+    holder only if it is known to have been in step.
     """
     last, breakup = situation.generation, situation.breakup
     if last is None or breakup.must_restore:
         return (), ()
-    carried = frozenset(last.carriers)
+    held = frozenset(last.holders)
     found: list[int] = []
     uncertain: list[int] = []
     for worker in survivors:
@@ -237,7 +237,7 @@ def _carriers(situation: Situation, survivors: Sequence[Worker]) -> tuple[tuple[
         if report is not None and report.holds == 0:
             continue
         is_in_step = worker.advanced > -math.inf or worker.is_done or worker.first_generation == last.number
-        if worker.number in carried or (report is None and is_in_step):
+        if worker.number in held or (report is None and is_in_step):
             found.append(worker.number)
         elif report is None:
             uncertain.append(worker.number)
@@ -247,7 +247,7 @@ def _carriers(situation: Situation, survivors: Sequence[Worker]) -> tuple[tuple[
 
 
 def _uncalled(situation: Situation, newcomers: Sequence[Worker]) -> list[Worker]:
-    """Connected workers that have not said that they are ready: without carriers there is no state to lose.
+    """Connected workers that have not said that they are ready: without holders there is no state to lose.
 
     A guest of a job that has begun is not among them: it may run another script, and is compared first.
     """
@@ -303,7 +303,7 @@ def _reason(
     situation: Situation,
     survivors: Sequence[Worker],
     chosen: Sequence[Worker],
-    carriers: Sequence[int],
+    holders: Sequence[int],
     late: Collection[int],
 ) -> str:
     if situation.generation is None:
@@ -312,7 +312,7 @@ def _reason(
     old, new = set(_numbers(survivors)), set(_numbers(chosen))
     cut_off = reasons.left_out_of(sorted(old - new - set(late)))
     parts = [why, cut_off, reasons.too_late(sorted(old & set(late))), reasons.let_in(sorted(new - old))]
-    if not carriers:
+    if not holders:
         parts.append(reasons.from_checkpoint(all_new=not old & new))
     return "; ".join(part for part in parts if part) or "the members regrouped, but nobody waits any more"
 

@@ -130,15 +130,15 @@ class Futility:
         self._furthest = -1  # the furthest step of any worker before the job went back
         self._lives = 0  # times in a row that the job went back without getting further
 
-    def is_reached(self, breakup: Breakup, workers: Collection[Worker], *, has_carriers: bool) -> bool:
+    def is_reached(self, breakup: Breakup, workers: Collection[Worker], *, has_holders: bool) -> bool:
         """Whether another generation is of no use. Counts generations that break, not workers that come and go."""
-        if breakup.is_planned or (breakup.gone and has_carriers):
+        if breakup.is_planned or (breakup.gone and has_holders):
             return False
         has_advanced = any(worker.advanced > -math.inf for worker in workers)
         step = max((report.step for report in breakup.reports.values()), default=0)
         self._in_a_row = 1 if has_advanced or step > self._step else self._in_a_row + 1
         self._step = step
-        if not has_carriers:
+        if not has_holders:
             furthest = max((worker.step for worker in workers), default=0)
             self._lives = 1 if furthest > self._furthest else self._lives + 1
             self._furthest = max(furthest, self._furthest)

@@ -313,7 +313,7 @@ class Generations:
                 self._note_waiting(plan)
             return None
         self._missing.over(self._now)
-        is_futile = self._futility.is_reached(self._breakup, self.workers.values(), has_carriers=bool(plan.carriers))
+        is_futile = self._futility.is_reached(self._breakup, self.workers.values(), has_holders=bool(plan.holders))
         if self.current is not None and is_futile:
             return self._futile(plan)
         self._enter(plan)

@@ -35,7 +35,7 @@ class Taking(enum.Enum):
 class Alignment:
     takings: tuple[Taking, ...]  # by rank
     source: int | None = None  # rank; None: all start
-    keepers: tuple[int, ...] = ()  # the source, and ranks with the same state: each may send a part
+    givers: tuple[int, ...] = ()  # the source, and ranks with the same state: each may send a part
     differing: tuple[int, ...] = ()  # ranks that should have had the source's parameters, but had others
     is_hopeless: bool = False  # parameters differ and no majority tells which are right
     missed: tuple[int, ...] = ()  # workers that were lost behind a loop, so that all go back to its end
@@ -47,9 +47,9 @@ class Alignment:
 
 
 def align(standings: Sequence[Standing], generation: Generation) -> Alignment:
-    """`standings` are by rank. A member that is no carrier is never the source, whatever its standing says."""
-    carriers = [member.rank for member in generation.members if member.worker in generation.carriers]
-    holders = [rank for rank in carriers if standings[rank].generation > 0]
+    """`standings` are by rank. Only a holder that the generation names can be the source, whatever standings say."""
+    named = [member.rank for member in generation.members if member.worker in generation.holders]
+    holders = [rank for rank in named if standings[rank].generation > 0]
     if not holders:
         return Alignment(takings=(Taking.START,) * generation.size)
     source = _furthest(standings, holders)
@@ -61,20 +61,20 @@ def align(standings: Sequence[Standing], generation: Generation) -> Alignment:
         if not holders:
             return Alignment(takings=(Taking.START,) * generation.size, missed=missed)
         source = _furthest(standings, holders)
-    keepers = [rank for rank in holders if rank == source or _is_there(standings[rank], standings[source])]
-    digests = Counter(standings[rank].digest for rank in keepers)
+    givers = [rank for rank in holders if rank == source or _is_there(standings[rank], standings[source])]
+    digests = Counter(standings[rank].digest for rank in givers)
     right, count = digests.most_common(1)[0]
-    if 2 * count <= len(keepers):
+    if 2 * count <= len(givers):
         starts = (Taking.START,) * generation.size
-        return Alignment(takings=starts, differing=tuple(keepers), is_hopeless=True, missed=missed)
-    differing = tuple(rank for rank in keepers if standings[rank].digest != right)
-    keepers = [rank for rank in keepers if standings[rank].digest == right]
-    source = source if source in keepers else keepers[0]
+        return Alignment(takings=starts, differing=tuple(givers), is_hopeless=True, missed=missed)
+    differing = tuple(rank for rank in givers if standings[rank].digest != right)
+    givers = [rank for rank in givers if standings[rank].digest == right]
+    source = source if source in givers else givers[0]
     takings = tuple(
-        Taking.KEEP if rank in keepers else _taking(standing, standings[source], is_holder=rank in holders)
+        Taking.KEEP if rank in givers else _taking(standing, standings[source], is_holder=rank in holders)
         for rank, standing in enumerate(standings)
     )
-    return Alignment(takings=takings, source=source, keepers=tuple(keepers), differing=differing, missed=missed)
+    return Alignment(takings=takings, source=source, givers=tuple(givers), differing=differing, missed=missed)
 
 
 def missed_behind(source: Standing, lost: Sequence[LostMember]) -> tuple[int, ...]:

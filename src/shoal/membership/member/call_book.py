@@ -12,8 +12,8 @@ from shoal.wire.messages import Calls
 
 
 def teller(generation: Generation) -> int:
-    """The worker that reports: a carrier, which has made all calls of the job, or any where all start from the top."""
-    return min(generation.carriers, default=generation.members[0].worker)
+    """The worker that reports: a holder, which has made all calls of the job, or any where all start from the top."""
+    return min(generation.holders, default=generation.members[0].worker)
 
 
 class CallBook:
@@ -37,11 +37,11 @@ class CallBook:
         return (Calls(first=index, calls=(made,)),) if self._tells else ()
 
     def formed(self, generation: Generation) -> tuple[Calls, ...]:
-        """A generation has formed. Without carriers all scripts start from the top."""
+        """A generation has formed. Without holders all scripts start from the top."""
         if generation.number <= self._generation:
             return ()
         self._generation = generation.number
-        if not generation.carriers:
+        if not generation.holders:
             self._calls.clear()
         did_tell, self._tells = self._tells, teller(generation) == self._worker
         return self._all() if self._tells and not did_tell else ()

@@ -105,7 +105,7 @@ def regroup(
         if rank is None:  # this worker was left out, and asks to be let in again
             notice = again(notice, generation.number)
             continue
-        if worker not in generation.carriers:
+        if worker not in generation.holders:
             standing = msgspec.structs.replace(standing, generation=0)
         operation = "connecting"
         try:

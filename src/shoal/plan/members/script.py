@@ -147,7 +147,7 @@ class Script:
         if entered.alignment.takings[rank] is Taking.START:
             self.state = ToyState()
         elif self.taken is not None:
-            if standing.generation > 0 and self.number in entered.generation.carriers:
+            if standing.generation > 0 and self.number in entered.generation.holders:
                 self._around.history.took(self.number, self.state, self.taken)
             self.state = self.taken
         if entered.alignment.missed:

@@ -133,11 +133,11 @@ class SimulatedWorker:
         self.script.in_group.exchange(exchange.label, exchange.part, exchange.wanted, (self._advance, self._fail))
 
     def _copy(self, alignment: Alignment) -> None:
-        """Each keeper sends its part; only receivers wait, for all parts."""
-        rank, keepers = self.script.in_group.rank, alignment.keepers
+        """Each giver sends its part; only receivers wait, for all parts."""
+        rank, givers = self.script.in_group.rank, alignment.givers
         takes = alignment.takings[rank] is not Taking.KEEP
         exchange = self.script.exchange(
-            "copying the state", None if takes else self.script.state, keepers if takes else (rank,)
+            "copying the state", None if takes else self.script.state, givers if takes else (rank,)
         )
 
         def copied(answers: tuple[Any, ...]) -> None:

@@ -116,12 +116,12 @@ class Regrouping:
     def _copy(self, alignment: Alignment) -> None:
         assert alignment.source is not None
         started, group = time.perf_counter(), self._peers.group
-        keepers = [alignment.source, *(rank for rank in alignment.keepers if rank != alignment.source)]
+        givers = [alignment.source, *(rank for rank in alignment.givers if rank != alignment.source)]
         receivers = [rank for rank, taking in enumerate(alignment.takings) if taking is not Taking.KEEP]
         own = None
-        if group.rank in keepers:
+        if group.rank in givers:
             own = {} if self._state is None else self._state(goes_back=bool(alignment.missed))
-        copied = copy_state(own, keepers=keepers, receivers=receivers, group=group)
+        copied = copy_state(own, givers=givers, receivers=receivers, group=group)
         if copied is None:
             return
         self._payload = copied.state
@@ -158,7 +158,7 @@ class Regrouping:
         for rank in alignment.differing:
             worker = members[rank].worker
             text = (
-                f"worker {worker} had other parameters than the {len(alignment.keepers)} workers that agree with each "
+                f"worker {worker} had other parameters than the {len(alignment.givers)} workers that agree with each "
                 "other; it was given theirs"
             )
             self._peers.report(ReplicaDiffered(worker=worker, step=step, reason=text))

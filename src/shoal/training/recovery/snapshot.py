@@ -130,7 +130,7 @@ class Residual:
         peers, generation = self._peers, self._peers.generation
         if peers.codec.raw:
             return
-        if peers.worker not in generation.carriers:
+        if peers.worker not in generation.holders:
             peers.drop_residual("the others have gone on without this worker")
         elif before is not None and ahead == 0:
             peers.codec.load(before)

@@ -165,7 +165,7 @@ def test_the_coordinator_has_what_the_script_called_however_often_it_starts_anew
             script[index:] = [made(number)]
             take(book.made(index, script[index]))
         elif kind == "form":
-            current = generation(current.number + 1, 0, 1, carriers=value)
+            current = generation(current.number + 1, 0, 1, holders=value)
             if not value:
                 script.clear()
                 known.clear()

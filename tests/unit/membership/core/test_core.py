@@ -221,7 +221,7 @@ class Checker:
         assert numbers == sorted(set(numbers))
         guests = {one.worker for one in self.decided if isinstance(one, NumberGiven) and one.is_guest}
         assert len(set(numbers) - guests) <= WORKERS
-        assert set(generation.carriers) <= set(numbers)
+        assert set(generation.holders) <= set(numbers)
         assert generation.reason
         if generation.number in self.generations:  # said again, to one that had not heard it
             assert generation.number == self.generations[-1]
@@ -299,7 +299,7 @@ def test_one_kill_makes_the_next_generation_and_names_the_worker(order: list[int
     [formed] = [i.message for i in answers[-1] if isinstance(i, Send) and isinstance(i.message, Formed)]
     survivors = tuple(worker for worker in range(5) if worker != victim)
     assert tuple(member.worker for member in formed.generation.members) == survivors
-    assert formed.generation.carriers == survivors
+    assert formed.generation.holders == survivors
     assert formed.generation.reason == (
         f"worker {victim} (process {100 + victim} on host-{victim}) was killed by SIGKILL in step 7, "
         "during all-reduce of gradients"

@@ -18,7 +18,7 @@ from shoal.wire.messages import Done, ExchangeBroken, Ready
 
 
 def generation(
-    number: int, workers: list[int], carriers: tuple[int, ...], lost: tuple[LostMember, ...] = ()
+    number: int, workers: list[int], holders: tuple[int, ...], lost: tuple[LostMember, ...] = ()
 ) -> Generation:
     members = tuple(
         Member(rank=rank, worker=worker, host="h", process=worker, address=Address("127.0.0.1", 1))
@@ -30,7 +30,7 @@ def generation(
         schedule="auto",
         codec="identity",
         reason="test",
-        carriers=carriers,
+        holders=holders,
         lost=lost,
     )
 
@@ -45,7 +45,7 @@ NEW = Standing(is_new=True)
 def test_the_furthest_is_the_source_and_who_is_behind_loads() -> None:
     found = align([at(4), at(5, digest=8), at(4)], generation(2, [0, 1, 2], (0, 1, 2)))
     assert found.source == 1
-    assert found.keepers == (1,)
+    assert found.givers == (1,)
     assert found.takings == (Taking.LOAD, Taking.KEEP, Taking.LOAD)
 
 
@@ -74,8 +74,8 @@ def test_a_state_of_a_later_generation_beats_more_steps_of_an_earlier_one() -> N
 
 def test_without_a_loop_begun_or_a_carrier_all_start() -> None:
     before = at(0, points=1, loop=0, in_loop=False)
-    for standings, carriers in (([before, before, NEW], (0, 1)), ([at(3), at(3), NEW], ())):
-        found = align(standings, generation(2, [0, 1, 2], carriers))
+    for standings, holders in (([before, before, NEW], (0, 1)), ([at(3), at(3), NEW], ())):
+        found = align(standings, generation(2, [0, 1, 2], holders))
         assert found.takings == (Taking.START,) * 3 and not found.needs_copy
 
 
@@ -90,25 +90,25 @@ def test_the_majority_is_right_about_parameters() -> None:
     steps=st.lists(st.integers(0, 3), min_size=1, max_size=6),
     held=st.lists(st.integers(0, 3), min_size=6, max_size=6),
     new=st.lists(st.booleans(), min_size=6, max_size=6),
-    carriers=st.sets(st.integers(0, 5)),
+    holders=st.sets(st.integers(0, 5)),
 )
 def test_nobody_but_a_carrier_with_a_state_is_kept_or_copied_from(
-    steps: list[int], held: list[int], new: list[bool], carriers: set[int]
+    steps: list[int], held: list[int], new: list[bool], holders: set[int]
 ) -> None:
     standings = [
         msgspec.structs.replace(at(step, held=held[rank]), is_new=new[rank], generation=0 if new[rank] else held[rank])
         for rank, step in enumerate(steps)
     ]
-    found = align(standings, generation(9, list(range(len(steps))), tuple(carriers)))
+    found = align(standings, generation(9, list(range(len(steps))), tuple(holders)))
     if found.source is None:
         assert set(found.takings) == {Taking.START}
         return
-    for rank in found.keepers:
-        assert rank in carriers and standings[rank].generation > 0
-    best = max(standings[r].generation for r in range(len(steps)) if r in carriers)
+    for rank in found.givers:
+        assert rank in holders and standings[rank].generation > 0
+    best = max(standings[r].generation for r in range(len(steps)) if r in holders)
     assert standings[found.source].generation == best
     for rank, taking in enumerate(found.takings):
-        assert (taking is Taking.KEEP) == (rank in found.keepers)
+        assert (taking is Taking.KEEP) == (rank in found.givers)
 
 
 def test_the_way_in_starts_over_when_the_group_breaks_and_forgets_what_it_held_when_left_out() -> None:
@@ -174,7 +174,7 @@ def test_who_has_changed_its_parameters_since_cannot_bring_the_state_of_the_loop
     changed = msgspec.structs.replace(behind(6), is_changed=True, digest=8)
     lost = (LostMember(0, 1, 5),)
     found = align([changed, behind(5), changed], generation(2, [1, 2, 3], (1, 2, 3), lost))
-    assert (found.source, found.keepers) == (1, (1,))
+    assert (found.source, found.givers) == (1, (1,))
     assert found.takings == (Taking.LOAD, Taking.KEEP, Taking.LOAD)
     found = align([changed, changed], generation(2, [1, 2], (1, 2), lost))
     assert (found.takings, found.missed, found.is_hopeless) == ((Taking.START,) * 2, (0,), False)

@@ -32,7 +32,7 @@ GENERATION = Generation(
     schedule="auto",
     codec="identity",
     reason="worker 1 died",
-    carriers=(5,),
+    holders=(5,),
 )
 EVERY: tuple[Decision, ...] = (
     NumberGiven(4),

@@ -1,7 +1,7 @@
 """Which workers of a Dask cluster are to have an agent, and what the end of one means. Pure.
 
-A Dask worker is a node by its name, which its nanny's next process inherits, while the address is that of one process.
-A node whose agent has ended is tried again, since it may come back. Not here: asking Dask (`dask_provider`).
+A node has the name of its Dask worker. When a nanny restarts the worker's process, the name stays and the address
+changes. A node whose agent has ended is tried again, since it may come back. Not here: asking Dask (`dask_provider`).
 """
 
 from __future__ import annotations
@@ -80,20 +80,26 @@ class DaskNodes:
     def look(self, workers: Collection[DaskWorker], now: float) -> Changes:
         """`workers` are all that Dask has at the time `now`, in seconds.
 
-        A node that has just gone gets its next agent when this is called again: its loss must be heard first.
+        Nodes in `new` are named again by the next call, until `began` says that their agents were started. A node that
+        has just gone gets its next agent when this is called again: its loss must be heard first.
         """
         there = {(worker.name, worker.address) for worker in workers}
         left = tuple(worker for worker in self._with_agent.values() if (worker.name, worker.address) not in there)
-        new = []
-        for worker in workers:
-            if worker.name not in self._with_agent and self._not_before.get(worker.name, now) <= now:
-                self._with_agent[worker.name] = worker
-                self._began[worker.name] = now
-                new.append(worker)
+        new = {
+            worker.name: worker
+            for worker in workers
+            if worker.name not in self._with_agent and self._not_before.get(worker.name, now) <= now
+        }
         for worker in left:
             del self._with_agent[worker.name]
         gone = tuple(NodeGone(worker.name, texts.dask_worker_left(worker.address)) for worker in left)
-        return Changes(gone, left, tuple(new))
+        return Changes(gone, left, tuple(new.values()))
+
+    def began(self, worker: DaskWorker, now: float) -> None:
+        """Dask has taken the task of the worker's agent."""
+        assert worker.name not in self._with_agent, f"node {worker.name} has an agent"
+        self._with_agent[worker.name] = worker
+        self._began[worker.name] = now
 
     def ended(self, worker: DaskWorker, end: AgentEnd, now: float) -> NodeGone | None:
         """None: the worker's node was given up before."""

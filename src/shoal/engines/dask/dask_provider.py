@@ -109,6 +109,9 @@ class DaskProvider(Provider):
                 retries=0,
                 priority=AHEAD,
             )
+            nodes.began(
+                worker, time.monotonic()
+            )  # not before Dask has the task: if it fails, the next look tries again
 
     def _hear_ends(self, nodes: DaskNodes, tasks: dict[DaskWorker, Any]) -> None:
         for worker in [worker for worker, task in tasks.items() if task.done()]:

@@ -13,6 +13,7 @@ from shoal.engines.dask.dask_nodes import (
     FIRST_PAUSE,
     LONGEST_PAUSE,
     AgentEnd,
+    Changes,
     DaskNodes,
     DaskWorker,
     workers_in,
@@ -27,37 +28,54 @@ def worker(name: str, process: int = 1, *, threads: int = 1) -> DaskWorker:
     return DaskWorker(name, f"tcp://10.0.0.1:{process}", "10.0.0.1", threads, is_busy=False)
 
 
+def looked(nodes: DaskNodes, workers: list[DaskWorker], now: float) -> Changes:
+    """What there is to do, where all agents that are to be started are."""
+    changes = nodes.look(workers, now)
+    for new in changes.new:
+        nodes.began(new, now)
+    return changes
+
+
 def test_workers_that_come_get_an_agent_once() -> None:
     nodes = DaskNodes()
-    assert nodes.look([worker("a"), worker("b")], 0.0).new == (worker("a"), worker("b"))
-    changes = nodes.look([worker("a"), worker("b"), worker("c")], 1.0)
+    assert looked(nodes, [worker("a"), worker("b")], 0.0).new == (worker("a"), worker("b"))
+    changes = looked(nodes, [worker("a"), worker("b"), worker("c")], 1.0)
     assert (changes.gone, changes.left, changes.new) == ((), (), (worker("c"),))
+
+
+def test_a_worker_whose_agent_could_not_be_started_is_tried_at_the_next_look() -> None:
+    nodes = DaskNodes()
+    assert nodes.look([worker("a"), worker("b")], 0.0).new == (worker("a"), worker("b"))
+    nodes.began(worker("a"), 0.0)
+    changes = nodes.look([worker("a"), worker("b")], 1.0)
+    assert (changes.gone, changes.left, changes.new) == ((), (), (worker("b"),))
+    assert nodes.look([worker("a")], 2.0).gone == (), "nobody has heard of b"
 
 
 def test_a_worker_that_its_nanny_has_started_again_is_lost_and_comes() -> None:
     nodes = DaskNodes()
-    nodes.look([worker("a", 1)], 0.0)
-    changes = nodes.look([worker("a", 2)], 1.0)
+    looked(nodes, [worker("a", 1)], 0.0)
+    changes = looked(nodes, [worker("a", 2)], 1.0)
     assert [gone.node for gone in changes.gone] == ["a"]
     assert (changes.left, changes.new) == ((worker("a", 1),), ())
-    assert nodes.look([worker("a", 2)], 2.0).new == (worker("a", 2),)
+    assert looked(nodes, [worker("a", 2)], 2.0).new == (worker("a", 2),)
     assert nodes.ended(worker("a", 1), ENDED, 2.0) is None, "the task of the process that is gone says nothing"
 
 
 def test_an_agent_that_ends_again_and_again_is_tried_less_and_less_often() -> None:
     nodes, now, pauses = DaskNodes(), 0.0, []
-    assert nodes.look([worker("a")], now).new
+    assert looked(nodes, [worker("a")], now).new
     for _ in range(6):
         assert nodes.ended(worker("a"), ENDED, now) is not None
         ended = now
-        while not nodes.look([worker("a")], now).new:
+        while not looked(nodes, [worker("a")], now).new:
             now += 1.0
         pauses.append(now - ended)
     assert pauses == [5.0, 10.0, 20.0, 40.0, 60.0, 60.0]
     now += LONGEST_PAUSE + 1
     nodes.ended(worker("a"), ENDED, now)
-    assert not nodes.look([worker("a")], now + FIRST_PAUSE - 1).new
-    assert nodes.look([worker("a")], now + FIRST_PAUSE).new, "it had run for long"
+    assert not looked(nodes, [worker("a")], now + FIRST_PAUSE - 1).new
+    assert looked(nodes, [worker("a")], now + FIRST_PAUSE).new, "it had run for long"
 
 
 @given(
@@ -79,7 +97,7 @@ def test_every_agent_ends_in_one_way_and_no_node_has_two(steps: list[dict[str, i
                 assert gone is not None and gone.node == step
             continue
         there = [worker(name, process) for name, process in step.items()]
-        changes = nodes.look(there, float(now))
+        changes = looked(nodes, there, float(now))
         assert not {new.name for new in changes.new} & {left.name for left in changes.left}
         assert [gone.node for gone in changes.gone] == [left.name for left in changes.left]
         for left in changes.left:
@@ -133,7 +151,7 @@ def test_a_worker_whose_threads_are_all_in_use_is_busy(metrics: dict[str, Any]) 
 )
 def test_the_end_of_an_agent_is_explained(end: AgentEnd, reason: str, lost: str | None) -> None:
     nodes = DaskNodes()
-    nodes.look([worker("a")], 0.0)
+    looked(nodes, [worker("a")], 0.0)
     gone = nodes.ended(worker("a"), end, 1.0)
     assert gone is not None
     assert gone.reason == reason

@@ -12,7 +12,8 @@ Outside, or with an optimizer or a model that `run` does not know, each worker t
                   of several workers, a model of `run.model` error: nobody exchanges the gradients
                   of several workers, before anything was
                   handed over                                error: the script trains without `run`
-                  any other                                  right, such as a calibration that all do alike
+                  any other                                  right, such as a calibration that all do alike;
+                                                             warning once it is as long as a training
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shoal.training import texts
+
+FIRST_STEPS = 100  # outside loops that are no training yet, as before `shoal.main` (`entry.lone_steps`)
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,7 @@ class StepSeen:
     has_models: bool = False  # the script has called `run.model`
     has_loops: bool = False  # the script has come to a loop over `run.batches`
     goes_on: bool = False  # it trains module parameters, and goes on from where it left them in an earlier step
+    outside_steps: int = 0  # that it has taken, with this one, outside loops, each from where the last one left off
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,8 @@ def judge(seen: StepSeen) -> Finding | None:
         return Finding(text, is_error=True)
     if seen.in_loop and not seen.is_handed and seen.goes_on:
         return Finding(texts.model_forgotten(seen.optimizer, seen.shape), is_error=False)
+    if seen.workers > 1 and seen.outside_steps >= FIRST_STEPS:
+        return Finding(texts.trained_apart(seen.optimizer, seen.shape, seen.outside_steps), is_error=False)
     return None
 
 

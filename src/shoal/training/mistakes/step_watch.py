@@ -28,10 +28,11 @@ from shoal.training.session import Session
 
 @dataclass
 class _Stranger:
-    """An optimizer that was not handed over and steps in loops."""
+    """An optimizer that was not handed over."""
 
     sample: torch.Tensor  # a parameter of its own
-    step: int  # of the job, in which it stepped last
+    step: int  # of the job, in which it stepped last; -1: outside loops
+    outside: int = 0  # its steps outside loops, one after another
     version: int = -1  # of the sample after that: any later change of its values raises it
     is_told: bool = False
 
@@ -102,6 +103,7 @@ class StepWatch:
         in_loop = not session.batch.is_between
         is_handed = any(optimizer is known for known in watched.optimizers)
         model = self._owner(parameters)
+        is_stranger = not is_handed and not model
         if not in_loop and (is_handed or model) and not any(map(_is_moved, parameters)):
             return  # gradients of zero, to make an optimizer's state
         seen = StepSeen(
@@ -113,7 +115,8 @@ class StepWatch:
             model=model,
             has_models=bool(watched.models),
             has_loops=session.place.loops > 0 or in_loop,
-            goes_on=in_loop and not is_handed and not model and self._goes_on(optimizer, parameters),
+            goes_on=in_loop and is_stranger and self._goes_on(optimizer, parameters),
+            outside_steps=self._outside_steps(optimizer, parameters) if is_stranger and not in_loop else 0,
         )
         finding = judge(seen)
         if finding is None:
@@ -145,6 +148,17 @@ class StepWatch:
         goes_on = iteration.step != stranger.step and sample._version == stranger.version
         stranger.step = iteration.step
         return goes_on
+
+    def _outside_steps(self, optimizer: torch.optim.Optimizer, parameters: list[torch.Tensor]) -> int:
+        """How often the optimizer has trained module parameters outside loops, each time from where it left them."""
+        sample = parameters[0]
+        if not isinstance(sample, nn.Parameter):
+            return 0
+        stranger = self._strangers.get(optimizer)
+        if stranger is None or stranger.sample is not sample or sample._version != stranger.version:
+            stranger = self._strangers[optimizer] = _Stranger(sample, step=-1)
+        stranger.outside += 1
+        return stranger.outside
 
     def _after(self, optimizer: torch.optim.Optimizer, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
         if torch.compiler.is_compiling() or not self._strangers:

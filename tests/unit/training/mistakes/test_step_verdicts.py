@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from shoal.training import texts
-from shoal.training.mistakes.step_verdicts import Finding, StepSeen, judge
+from shoal.training.mistakes.step_verdicts import FIRST_STEPS, Finding, StepSeen, judge
 
 IN_LOOP = StepSeen("SGD", [2, 4], workers=2, in_loop=True, is_handed=False, has_models=True, has_loops=True)
 OUTSIDE = replace(IN_LOOP, in_loop=False)
@@ -20,7 +20,7 @@ OUTSIDE = replace(IN_LOOP, in_loop=False)
         pytest.param(replace(IN_LOOP, is_handed=True, model="model 1"), id="handed over"),
         pytest.param(IN_LOOP, id="an inner loop on a copy"),
         pytest.param(replace(IN_LOOP, has_models=False), id="an optimization per sample, without a model"),
-        pytest.param(OUTSIDE, id="a calibration behind a loop"),
+        pytest.param(replace(OUTSIDE, outside_steps=FIRST_STEPS - 1), id="a calibration behind a loop"),
         pytest.param(replace(OUTSIDE, has_models=False), id="a calibration behind a loop without a model"),
         pytest.param(replace(OUTSIDE, has_loops=False), id="something small before the first loop"),
     ],
@@ -54,6 +54,13 @@ def test_an_unknown_optimizer_of_a_known_model_is_an_error_also_alone(workers: i
 def test_a_forgotten_second_model_is_worth_a_warning(workers: int) -> None:
     seen = replace(IN_LOOP, goes_on=True, workers=workers)
     assert judge(seen) == Finding(texts.model_forgotten("SGD", [2, 4]), is_error=False)
+
+
+@pytest.mark.parametrize("seen", [OUTSIDE, replace(OUTSIDE, has_models=False), replace(OUTSIDE, has_loops=False)])
+def test_a_training_of_its_own_behind_or_before_a_loop_is_worth_a_warning(seen: StepSeen) -> None:
+    seen = replace(seen, outside_steps=FIRST_STEPS)
+    assert judge(seen) == Finding(texts.trained_apart("SGD", [2, 4], FIRST_STEPS), is_error=False)
+    assert judge(replace(seen, workers=1)) is None
 
 
 def test_a_forgotten_only_model_is_an_error_where_there_are_several_workers() -> None:

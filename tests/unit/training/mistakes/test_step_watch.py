@@ -17,6 +17,7 @@ import shoal
 from shoal.errors import UsageError
 from shoal.events import ScriptDoubtful
 from shoal.training import texts
+from shoal.training.mistakes.step_verdicts import FIRST_STEPS
 from support.training import Hub, train_in_threads
 
 START = nn.Linear(4, 2)
@@ -133,6 +134,38 @@ def test_inner_loops_and_optimizers_within_optimizers_are_right() -> None:
             fit(reset, reset_optimizer, batch)
             fit(reset, reset_optimizer, batch)
             fit(model, optimizer, batch)
+
+    assert warnings_of(2, train) == set()
+
+
+def second_stage(run: shoal.Run, steps: int) -> None:
+    """A loop over `run.batches`, then another model in a loop of the script's own."""
+    model, other = run.model(copy.deepcopy(START)), copy.deepcopy(START)
+    optimizer = run.optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+    for batch in run.batches(data(), batch_size=8):
+        fit(model, optimizer, batch)
+    own = torch.optim.SGD(other.parameters(), lr=0.1)
+    for _ in range(steps):
+        fit(other, own, data()[:4])
+
+
+def test_a_second_stage_that_each_worker_trains_for_itself_is_told_once() -> None:
+    assert warnings_of(2, lambda run: second_stage(run, 2 * FIRST_STEPS)) == {
+        texts.trained_apart("SGD", [2, 4], FIRST_STEPS)
+    }
+    assert warnings_of(2, lambda run: second_stage(run, FIRST_STEPS - 1)) == set()
+    assert warnings_of(1, lambda run: second_stage(run, 2 * FIRST_STEPS)) == set()
+
+
+def test_inner_loops_behind_a_loop_begin_anew_and_are_right() -> None:
+    def train(run: shoal.Run) -> None:
+        second_stage(run, 0)
+        reset = copy.deepcopy(START)
+        optimizer = torch.optim.SGD(reset.parameters(), lr=0.1)
+        for _ in range(FIRST_STEPS):
+            reset.load_state_dict(START.state_dict())
+            fit(reset, optimizer, data()[:4])
+            fit(reset, optimizer, data()[:4])
 
     assert warnings_of(2, train) == set()
 

@@ -10,8 +10,10 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import secrets
 import shutil
 import tempfile
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -22,6 +24,8 @@ from shoal.errors import WireError
 from shoal.files import read_plain
 
 PREFIX = "shoal-node-"
+UNFINISHED = f".{PREFIX}"  # begins the name of a folder whose lock is not taken yet
+UNFINISHED_SECONDS = 3600.0  # after which such a folder counts as left behind
 LOCK = "lock"
 
 
@@ -33,11 +37,13 @@ class AgentFiles:
     def __init__(self) -> None:
         """Removes what killed agents of this user have left."""
         parent = runtime_folder()
-        for left in parent.glob(f"{PREFIX}*"):
+        for left in (*parent.glob(f"{PREFIX}*"), *parent.glob(f"{UNFINISHED}*")):
             _sweep(left)
-        self.folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))  # mode 0700
-        self._lock = (self.folder / LOCK).open("wb")  # held as long as this process lives
+        made = Path(tempfile.mkdtemp(prefix=UNFINISHED, dir=parent))  # mode 0700
+        self._lock = (made / LOCK).open("wb")  # held as long as this process lives
         fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Other agents remove a folder of this name unless its lock is taken: so the folder gets the name last.
+        self.folder = made.rename(parent / f"{PREFIX}{secrets.token_hex(8)}")
         self._brought: dict[str, Path] = {}  # folders, by process
         self._copy: CopyFolder | None = None
         self._missing: list[str] = []  # files of the copy that have not come
@@ -121,8 +127,11 @@ class AgentFiles:
 
 
 def _sweep(folder: Path) -> None:
-    """Remove the folder of an agent that is gone. A folder without a lock is being made, or was cut short: leave it."""
+    """Remove the folder of an agent that is gone. A folder without lock or final name may be in the making."""
     with contextlib.suppress(OSError):
+        is_young = time.time() - folder.lstat().st_mtime < UNFINISHED_SECONDS
+        if is_young and folder.name.startswith(UNFINISHED):
+            return
         descriptor = os.open(folder / LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             if os.fstat(descriptor).st_uid == os.geteuid() and not folder.is_symlink():

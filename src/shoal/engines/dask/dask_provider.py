@@ -109,9 +109,7 @@ class DaskProvider(Provider):
                 retries=0,
                 priority=AHEAD,
             )
-            nodes.began(
-                worker, time.monotonic()
-            )  # not before Dask has the task: if it fails, the next look tries again
+            nodes.began(worker, time.monotonic())  # last: the next look tries again if Dask did not take the task
 
     def _hear_ends(self, nodes: DaskNodes, tasks: dict[DaskWorker, Any]) -> None:
         for worker in [worker for worker, task in tasks.items() if task.done()]:

@@ -1,4 +1,4 @@
-"""Room in a Ray cluster that the launcher holds: its end of the process that keeps it (`room_keeper`)."""
+"""The launcher's end of the process that reserves room in a Ray cluster (`room_keeper`)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ KEEPER = ("-P", "-m", "shoal.engines.ray.room_keeper")
 # Ray sends reports about its use to its makers unless it is told not to.
 VARIABLES = {"RAY_USAGE_STATS_ENABLED": "0", RAY_ADDRESS: ""}
 CONNECT_SECONDS = 60.0  # to import Ray, and to reach a cluster or to start one
-ANSWER_SECONDS = 30.0  # beyond the time that there may be no room
+ANSWER_SECONDS = 30.0  # seconds for the answer, after the user's `wait` is over
 END_SECONDS = 15.0  # that the keeper may take to end: longer than it gives Ray
 LONGEST_WORDS = 64 * 1024  # bytes of what Ray prints
 
@@ -101,7 +101,7 @@ class HeldRoom:
         self._said.close()
 
     def _expect(self, kind: type[KeeperMessage], seconds: float) -> None:
-        """Wait for a message of this kind, which is the next one."""
+        """Wait for the next message, which must be of this kind."""
         limit = time.monotonic() + seconds
         while wait_for([self], max(0.0, limit - time.monotonic())):
             said = self.take()

@@ -2,8 +2,8 @@
 
 It asks for placement groups, starts an agent in each bundle, and reports in lines on its standard output
 (`room_messages`). It is a process of its own because Ray's client may wait for ever for a cluster that does not answer,
-ends its whole process when the cluster is lost, and prints what it likes. Ray gives the room back and ends the agents'
-actors when this process ends, which it does when its standard input does: the launcher needs no more, or is gone.
+ends its whole process when the cluster is lost, and prints what it likes. This process ends when its standard input
+closes, because the launcher is done or dead. Ray then frees the room and ends the actors.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from shoal.engines.ray.room_messages import LONGEST_LINE, RoomWish, decode_open,
 from shoal.engines.ray.room_slots import RoomSlots
 from shoal.engines.waiting import wait_for
 
-LOOK_SECONDS = 1  # between two looks at whether there is room; Ray takes whole numbers, and half a second for none
+LOOK_SECONDS = 1  # seconds between two checks for room; Ray accepts whole seconds only
 END_SECONDS = 10.0  # that leaving the cluster may take
 OWN_HOST = "127.0.0.1"  # of a cluster that is started here
 OWN_MEMORY = 100 * 1024 * 1024  # bytes of its object store, which nobody needs
@@ -93,7 +93,9 @@ class RoomKeeper:
         self._to_begin = set(range(room.fewest))  # slots of first workers in which no agent was started yet
         self._actors: dict[int, Any] = {}  # by slot
         self._answers: dict[int, Future[Any]] = {}  # by slot: what its actor was asked last
-        self._running: set[int] = set()  # slots whose actors run agents: their answers are these agents' ends
+        self._running: set[int] = (
+            set()
+        )  # slots whose actor runs an agent; its pending answer will say how the agent ended
 
     def connect(self) -> None:
         if self._room.cluster:

@@ -48,7 +48,7 @@ class AgentBegan(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """An agent was started on a node."""
 
     node: Name
-    is_first: bool  # it has room of the first workers
+    is_first: bool  # this agent is in the room reserved for the first workers
 
 
 class AgentEnded(msgspec.Struct, frozen=True, kw_only=True, tag=True):

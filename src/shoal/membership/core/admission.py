@@ -44,7 +44,7 @@ REPORTED = (  # events that a watcher may report
 def objection(message: ClientMessage) -> str:
     """Why the sender of this first message is turned away, worker or watcher; empty when there is no reason."""
     if not isinstance(message, Join | Watch):
-        return f"its first message was {reasons.name_of(message)}, not join or watch"
+        return reasons.no_greeting(reasons.name_of(message))
     if message.version != PROTOCOL_VERSION:
         return reasons.wrong_version(message.version)
     return ""
@@ -54,16 +54,16 @@ def objection_to_worker(join: Join, highest: int, joined: Mapping[int, Worker], 
     """Why this worker is turned away from a job that has given numbers up to `highest`; empty when it is welcome."""
     number = join.worker
     if not 0 <= number <= highest:
-        return f"worker number {number} is not one of this job's, which go from 0 to {highest}"
+        return reasons.no_such_number(number, highest)
     if number in exited:
-        return f"the process of worker {number} has already ended"
+        return reasons.process_ended(number)
     if number in joined and not is_same_process(join, joined[number].join):
         other = joined[number].join
-        return f"worker number {number} is in use by process {other.process} on {other.host}"
+        return reasons.number_in_use(number, other.process, other.host)
     if number in joined and joined[number].fate in (Fate.HANDED_OVER, Fate.FAILED):
-        return f"worker {number} has left the job"
+        return reasons.has_left(number)
     if not 1 <= join.address.port <= 65535:
-        return f"worker {number} says that its peers reach it at {join.address}, which is no address"
+        return reasons.no_address(number, join.address)
     return ""
 
 

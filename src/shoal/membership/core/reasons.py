@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from shoal.errors import ShoalError, UsageError, WorkersDisagree
 from shoal.events import Event
 from shoal.terms import call_in, call_missed
+from shoal.values import Address
 from shoal.wire.messages import PROTOCOL_VERSION, ExchangeBroken, Failed, Message
 
 MAX_TEXT = 64 * 1024  # characters of a text from outside that are kept: many times any readable traceback
@@ -53,6 +54,65 @@ def hint_for(code: int | None) -> str:
     if code == -signal.SIGKILL:
         return "; if nobody did that on purpose, look for the out-of-memory killer in the system log"
     return ""
+
+
+IF_BUSY = "; if it was only busy, raise --heartbeat-limit"
+IF_HUNG = "; if it was only busy, raise --hang-limit"
+MAY_COME_BACK = "; it may come back"
+NOT_BACK = "did not come back to the new coordinator"
+CLOSED = "closed its connection without leaving"
+
+
+def cut_off(why: str) -> str:
+    return f"was cut off ({why})"
+
+
+def silent(seconds: float) -> str:
+    return f"was silent for {seconds:.1f} s"
+
+
+def away(worker: int) -> str:
+    return f"worker {worker} was away when the next generation formed"
+
+
+# The end of the job
+
+NOBODY_LEFT = "no worker is left, and nobody is there to start new ones"
+
+
+def futile_loss(loss: str) -> str:
+    return f"{loss}; no generation gets beyond that step"
+
+
+def futile(reason: str) -> str:
+    return f"{reason}, but no generation gets beyond that step; check the network between the workers"
+
+
+# Who is turned away
+
+
+def no_greeting(message: str) -> str:
+    return f"its first message was {message}, not join or watch"
+
+
+def no_such_number(worker: int, highest: int) -> str:
+    return f"worker number {worker} is not one of this job's, which go from 0 to {highest}"
+
+
+def process_ended(worker: int) -> str:
+    return f"the process of worker {worker} has already ended"
+
+
+def number_in_use(worker: int, process: int, host: str) -> str:
+    return f"worker number {worker} is in use by process {process} on {host}"
+
+
+def has_left(worker: int) -> str:
+    return f"worker {worker} has left the job"
+
+
+def no_address(worker: int, address: Address) -> str:
+    return f"worker {worker} says that its peers reach it at {address}, which is no address"
 
 
 def wrong_version(version: int) -> str:

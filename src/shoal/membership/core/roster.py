@@ -164,17 +164,17 @@ class Worker:
         if self.exit_code is not None:
             return reasons.how_it_exited(self.exit_code, self.loss)
         if self.cut_off:
-            return f"was cut off ({self.cut_off})"
+            return reasons.cut_off(self.cut_off)
         if self.client is not None:
-            return f"was silent for {now - self.heard:.1f} s"
+            return reasons.silent(now - self.heard)
         if self.is_awaited:
-            return "did not come back to the new coordinator"
-        return "closed its connection without leaving"
+            return reasons.NOT_BACK
+        return reasons.CLOSED
 
     @property
     def hint(self) -> str:
         if self.exit_code is None and self.client is not None:
-            return "; if it was only busy, raise --heartbeat-limit"
+            return reasons.IF_BUSY
         return "" if self.loss else reasons.hint_for(self.exit_code)
 
     def death(self, step: int, operation: str, now: float) -> WorkerDied:

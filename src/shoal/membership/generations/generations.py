@@ -204,7 +204,7 @@ class Generations:
         if hearing.has_live and self.is_fine:
             for worker in liveness.hung(self.members.values(), now, self._config.hang_limit):
                 text = reasons.hung(worker.number, worker.step, worker.operation, now - worker.moved)
-                self.expel(worker, text, "; if it was only busy, raise --hang-limit", now)
+                self.expel(worker, text, reasons.IF_HUNG, now)
         if not hearing.has_live and hearing.silent and self._missing.again(now):
             self._note_waiting(Wait(0, self._config.fewest, reasons.none_heard(now - hearing.last)))
 
@@ -320,10 +320,9 @@ class Generations:
         return None
 
     def _futile(self, planned: NextGeneration) -> Verdict:
-        text = f"{planned.reason}, but no generation gets beyond that step"
         if self._breakup.gone:
-            return Verdict(WorkerLost.__name__, f"{self.loss}; no generation gets beyond that step")
-        return Verdict(AddressUnavailable.__name__, f"{text}; check the network between the workers")
+            return Verdict(WorkerLost.__name__, reasons.futile_loss(self.loss))
+        return Verdict(AddressUnavailable.__name__, reasons.futile(planned.reason))
 
     def _enter(self, planned: NextGeneration) -> None:
         previous = max(self._past.generation, 0 if self.current is None else self.current.number)
@@ -335,7 +334,7 @@ class Generations:
         for left_out in planned.left_out:
             self._leave_out(left_out)
         for worker in (worker for worker in missing if self.is_member(worker)):
-            self.expel(worker, f"worker {worker.number} was away when the next generation formed", "", self._now)
+            self.expel(worker, reasons.away(worker.number), "", self._now)
         self._publishing.abandon(MEMBERS_CHANGED)
         self.current = generation
         self.members = chosen
@@ -363,7 +362,7 @@ class Generations:
     def _leave_out(self, left_out: LeftOut) -> None:
         worker, unreached = left_out.worker, left_out.unreached
         if not unreached:
-            self.expel(worker, reasons.late(worker.number), "; it may come back", self._now)
+            self.expel(worker, reasons.late(worker.number), reasons.MAY_COME_BACK, self._now)
             return
         hint = reasons.barred(worker.bar(self._now))
         self.expel(worker, reasons.unreachable(worker.number, unreached), hint, self._now)
@@ -393,7 +392,7 @@ class Generations:
             return None
         for worker in tuple(self.members.values()):
             self.died(worker, worker.death(worker.step, worker.operation, now), now)
-        return Verdict(WorkerLost.__name__, self.loss or "no worker is left, and nobody is there to start new ones")
+        return Verdict(WorkerLost.__name__, self.loss or reasons.NOBODY_LEFT)
 
     def _note_waiting(self, wait: Wait) -> None:
         self._audience.note(events.Waiting(workers=wait.workers, needed=wait.needed, reason=wait.reason))

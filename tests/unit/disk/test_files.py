@@ -19,7 +19,7 @@ from shoal.disk.job_token import read_group_token, read_token, token_file
 from shoal.errors import RunDirectoryExists, UsageError
 from shoal.job_config import JobConfig, from_toml
 from shoal.settings.all_reduce_settings import AllReduceSettings
-from shoal.wire.token_file import FOLDER, MISSING, NOT_PLAIN, anothers, readable_by_others
+from shoal.wire.texts import FOLDER, MISSING, NOT_PLAIN, anothers, readable_by_others
 from support.launcher import write_token
 
 

@@ -10,7 +10,7 @@ from shoal.cli import texts
 from shoal.cli.jobs.join import main
 from shoal.disk.texts import FILE_OF_JOB, token_unreadable
 from shoal.errors import UsageError
-from shoal.wire.token_file import MISSING
+from shoal.wire.texts import MISSING
 from support.launcher import write_token
 
 

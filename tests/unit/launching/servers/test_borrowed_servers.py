@@ -20,7 +20,7 @@ from shoal.parameters.keeper.keeper import Keeper, KeeperConfig
 from shoal.parameters.keeper.space_terms import SpaceTerms
 from shoal.settings.parameter_server_settings import ParameterServerSettings
 from shoal.values import Address
-from shoal.wire.token_file import MISSING
+from shoal.wire.texts import MISSING
 from support.launcher import write_token
 from support.servers import StandInServer
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,14 +17,19 @@ import torch
 from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as some
 
+from shoal.collectives.assembly import GroupConfig, group_over
 from shoal.collectives.group import Group, Reduction
 from shoal.collectives.memory.memory_loops import BLOCK_BYTES, MemoryWays
 from shoal.collectives.schedules.choice import Chooser
 from shoal.collectives.schedules.schedule import Program, boundaries
 from shoal.collectives.threaded_group import ThreadedGroup
+from shoal.links.measure import survey
+from shoal.transport.mesh.in_process import in_process_meshes
+from shoal.transport.mesh.mesh import Mesh
 from shoal.transport.native_layout import SLOT_BYTES
 from support.bits import COMPLEX, DTYPES, bits_of, combined, folded, reductions_of, tensor_of
-from support.collectives import GROUP_KINDS, KINDS_OF_MEMORY, Sum, groups, plan_of, replay, succeed
+from support.collectives import GROUP_KINDS, IN_MEMORY, KINDS_OF_MEMORY, Sum, groups, plan_of, replay, succeed
+from support.memory_groups import neighbourhoods
 
 pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
 RELAYED = pytest.param(("relay", "auto"), id="relay-auto", marks=pytest.mark.long)
@@ -119,6 +126,36 @@ def test_all_reduce_leaves_the_same_bits_everywhere(kind: tuple[str, str]) -> No
                 check_bits(made, kind, case)
 
     check()
+
+
+@contextmanager
+def machines(hosts: list[list[int]]) -> Iterator[list[ThreadedGroup]]:
+    """The group of a job with --deterministic whose ranks are on these machines."""
+    meshes = list(in_process_meshes(sum(map(len, hosts))))
+    hoods = neighbourhoods(meshes, hosts)
+    config = GroupConfig(deterministic=True)
+
+    def make(mesh: Mesh) -> ThreadedGroup:
+        hood = hoods[mesh.rank]
+        plan = survey(mesh, "auto", config.hosts_by_memory(hood), deterministic=True)
+        return group_over(mesh, hood, replace(config, plan=plan))
+
+    made = succeed(*(lambda mesh=mesh: make(mesh) for mesh in meshes))
+    with ExitStack() as stack:
+        for group in made:
+            stack.callback(group.close)
+            stack.callback(group.abort, "the test is over")
+        yield made
+
+
+@pytest.mark.parametrize(
+    "hosts", [[[0, 1, 2, 3, 4]], [[0, 2], [1, 4], [3]], [[0, 1, 2], [3, 4]], [[4], [0], [1, 2, 3]]]
+)
+def test_a_deterministic_job_has_the_same_bits_on_any_machines(hosts: list[list[int]]) -> None:
+    with machines(hosts) as made:
+        for dtype in DTYPES:
+            for elements in (1, 77, 3 * PIECE // dtype.itemsize + 1):
+                check_bits(made, (IN_MEMORY, "auto"), (dtype, Reduction.SUM, elements, 7))
 
 
 def test_reduce_scatter_gives_the_bits_of_its_order(kind: tuple[str, str]) -> None:

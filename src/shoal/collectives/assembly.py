@@ -1,8 +1,9 @@
 """Puts a group together: which exchanger serves ranks of one machine, and which serves ranks of several.
 
-all on one machine         memory
-several machines           memory inside, schedules between the first ranks of the machines
-a forced schedule          that schedule over the mesh, among all ranks
+all on one machine               memory
+several machines                 memory inside, schedules between the first ranks of the machines
+a forced schedule                that schedule over the mesh, among all ranks
+several machines, deterministic  a chain over the mesh, among all ranks: it has the same bits as memory
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class GroupConfig:
     schedule: str = "auto"
     plan: LinkPlan | None = None  # from the measured links
     codec: Codec = field(default_factory=Identity)  # between machines; inside a machine nothing is encoded
-    deterministic: bool = False  # do not choose between ways by measuring
+    deterministic: bool = False  # measure nothing; unless a codec changes values, sum in the order of the ranks
     limits: TeamLimits = field(default_factory=TeamLimits)
     names: Mapping[int, str] = field(default_factory=dict)  # of ranks, for errors
     address: str = LOOPBACK  # of this rank, which the others can reach; where all share memory, loopback will do
@@ -49,8 +50,9 @@ class GroupConfig:
 
     def hosts_by_memory(self, hood: Neighbourhood) -> tuple[tuple[int, ...], ...]:
         """Ranks by machine if the ranks of a machine reduce in its memory; else empty."""
+        in_rank_order = self.deterministic and self.schedule == "auto" and self.codec.raw and len(hood.hosts) > 1
         is_by_memory = self.schedule in BY_MEMORY and any(len(host) > 1 for host in hood.hosts)
-        return hood.hosts if is_by_memory else ()
+        return hood.hosts if is_by_memory and not in_rank_order else ()
 
     def why_own(self, hood: Neighbourhood) -> str:
         """Why tensors of GPUs stay with Shoal's own transport, whatever GPUs there are; empty: they need not."""

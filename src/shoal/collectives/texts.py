@@ -180,6 +180,36 @@ def foreign_entry(key: str, path: str | None, variable: str) -> str:
     )
 
 
+# Ranks that do not come or do not answer. `rank`, `size`: of the one that says it.
+
+
+def timed_out(rank: int, size: int, whom: str, what: str, limit: float) -> str:
+    """`whom`: for which ranks it waited, such as " for rank 1 (host)"; may be empty."""
+    return f"rank {rank} of {size} waited{whom} in {what}: its timeout of {limit:g} s is over"
+
+
+def stopped_answering(rank: int, name: str, limit: float, seconds: float, what: str) -> str:
+    return (
+        f"rank {rank} ({name}) has not answered for {limit:g} s: it is stopped or cut off; "
+        f"noticed after {seconds:.1f} s in {what}"
+    )
+
+
+def store_lost(rank: int, size: int, why: object) -> str:
+    return (
+        f"rank {rank} of {size} lost the store while the group formed: {why}; "
+        "has the process that holds the store (rank 0, or the launcher) ended?"
+    )
+
+
+def rank_missing(rank: int, size: int, missing: str, seconds: float) -> str:
+    """`missing`: the ranks that did not come, with commas."""
+    return (
+        f"rank {rank} of {size} waited {seconds:g} s for rank {missing} to join the group; "
+        "is it running, with the same world size and the same store?"
+    )
+
+
 # Point to point
 
 

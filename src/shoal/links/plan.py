@@ -1,8 +1,8 @@
 """Which schedule serves which sizes, on given links, and why. Pure.
 
 `make_plan` asks the cost model once for every size and keeps a table, in which an operation looks up its size. Every
-rank makes the same plan from the same matrix. `FIXED` is a fixed table that needs no measurements, for
-`--deterministic` and for groups without measured links. Not here: the schedules themselves (`collectives`).
+rank makes the same plan from the same matrix. Two plans need no measurements: `FIXED`, for groups without measured
+links, and `IN_RANK_ORDER`, for `--deterministic`. Not here: the schedules themselves (`collectives`).
 """
 
 from __future__ import annotations
@@ -74,6 +74,12 @@ FIXED_TREE_BYTES = 512 * 1024
 FIXED = LinkPlan(
     all_reduce=SizeTable((0, FIXED_TREE_BYTES + 1), ("tree", "ring")),
     broadcast=SizeTable((0, FIXED_TREE_BYTES + 1), ("tree", "ring")),
+)
+# Sums have the same bits wherever the ranks are: a chain adds up in the order of the ranks, as shared memory does.
+IN_RANK_ORDER = replace(
+    FIXED,
+    all_reduce=SizeTable((0,), ("chain",)),
+    reason="--deterministic: ranks add up one after the other, for the same bits as in one machine's memory",
 )
 
 

@@ -9,10 +9,11 @@ from msgspec import Meta
 from shoal.errors import UsageError
 from shoal.settings import texts
 from shoal.settings.codec_settings import CodecSettings
+from shoal.settings.kind_settings import AllSettings
 from shoal.settings.setting_checks import one_of
-from shoal.settings.strategy_settings import AllSettings, StrategyKind, StrategySettings
+from shoal.settings.strategy_settings import StrategyKind, StrategySettings
 
-SCHEDULES = ("auto", "ring", "tree", "double-tree", "halving-doubling", "hierarchical")
+SCHEDULES = ("auto", "ring", "tree", "double-tree", "halving-doubling", "hierarchical", "chain")
 CARRIERS = ("shoal", "gloo", "nccl", "mpi")
 REFUSED = ("schedule", "carrier")  # by strategies without these settings; they ignore the other ones
 
@@ -24,11 +25,12 @@ class AllReduceSettings(StrategySettings, frozen=True, kw_only=True, rename="keb
         str,
         Meta(
             description="who sends what to whom: auto (chosen from measured links), ring, tree, double-tree, "
-            "halving-doubling or hierarchical"
+            "halving-doubling, hierarchical or chain"
         ),
     ] = "auto"
     deterministic: Annotated[
-        bool, Meta(description="choose schedules by size, from a fixed table, instead of measuring links")
+        bool,
+        Meta(description="measure no links; sum in the order of the ranks, for the same bits wherever the workers are"),
     ] = False
     carrier: Annotated[
         str, Meta(description="what moves tensors: shoal (shared memory and TCP), or the library gloo, nccl or mpi")
@@ -48,9 +50,9 @@ class AllReduceSettings(StrategySettings, frozen=True, kw_only=True, rename="keb
         if self.carrier != "shoal" and (self.schedule, codec) != ("auto", "identity"):
             raise UsageError(texts.carrier_has_own_schedules(self.carrier, self.schedule, codec))
 
-    def check_unused(self, strategy: str) -> None:
+    def check_unused(self, chosen: str) -> None:
         for name in (name for name in self.changed() if name in REFUSED):
-            raise UsageError(texts.workers_exchange_nothing(self.given(name), strategy))
+            raise UsageError(texts.workers_exchange_nothing(self.given(name), chosen))
 
 
 ALL_REDUCE = StrategyKind(

@@ -7,6 +7,7 @@ was sent and may still be on its way.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import reduce
 from itertools import pairwise
 
 import pytest
@@ -18,7 +19,7 @@ from shoal.collectives.schedules.halving import doubling_all_gather, halving_all
 from shoal.collectives.schedules.hierarchical import Hosts, hierarchical_all_reduce, hierarchical_broadcast, host_of
 from shoal.collectives.schedules.ring import ring_all_gather, ring_all_reduce, ring_broadcast, ring_reduce_scatter
 from shoal.collectives.schedules.schedule import Action, Program, ProgramBuilder, boundaries, refined
-from shoal.collectives.schedules.tree import place_of, tree_all_reduce, tree_broadcast
+from shoal.collectives.schedules.tree import chain_all_reduce, place_of, tree_all_reduce, tree_broadcast
 from support.collectives import ranks_in, replay
 from support.examples import scaled
 
@@ -41,6 +42,7 @@ FLAT: dict[str, Callable[[int, int, int], Program]] = {
     "tree": lambda size, rank, pipe: tree_all_reduce(size, rank, segments=pipe),
     "double-tree": lambda size, rank, pipe: double_tree_all_reduce(size, rank, segments=pipe),
     "halving-doubling": lambda size, rank, _: halving_all_reduce(size, rank),
+    "chain": lambda size, rank, pipe: chain_all_reduce(size, rank, segments=pipe),
 }
 flat = pytest.mark.parametrize("build", FLAT.values(), ids=FLAT)
 
@@ -66,6 +68,15 @@ def test_all_reduce_sums_every_rank_once_in_one_order(build: Callable[[int, int,
         _check_all_reduce([build(size, rank, pipe) for rank in range(size)])
 
     check()
+
+
+@settings(max_examples=scaled(40), deadline=None)
+@given(sizes, pipes)
+def test_a_chain_sums_in_the_order_of_the_ranks(size: int, segments: int) -> None:
+    programs = [chain_all_reduce(size, rank, segments=segments) for rank in range(size)]
+    one_by_one = reduce(lambda left, right: (left, right), range(size))
+    assert replay(programs) == [[one_by_one] * segments] * size
+    assert max(_sent(program) for program in programs) <= 2 * segments
 
 
 @settings(max_examples=scaled(40), deadline=None)

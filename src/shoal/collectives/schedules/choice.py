@@ -86,6 +86,8 @@ def _flat_all_reduce(schedule: str, pieces: int, size: int, rank: int, order: tu
         return halving_all_reduce(size, rank)
     if schedule == "double-tree":
         return double_tree_all_reduce(size, rank, segments=-(-pieces // 2))
+    if schedule == "chain":
+        return tree.chain_all_reduce(size, rank, segments=pieces)
     assert schedule == "tree", schedule
     return tree.tree_all_reduce(size, rank, segments=pieces)
 

@@ -1,7 +1,8 @@
 """Tree schedules: a binary tree of ranks, for tensors so small that rounds matter more than bytes.
 
 All-reduce sums from the leaves to the root (own value, then first child, then second) and copies back down; broadcast
-is the way down alone. Large tensors are cut into segments that follow each other through the tree. Pure.
+is the way down alone. Large tensors are cut into segments that follow each other through the tree. A chain is a tree
+with a single branch. It sums in the order of the ranks, as shared memory does. Pure.
 """
 
 from __future__ import annotations
@@ -39,6 +40,19 @@ def tree_all_reduce(size: int, rank: int, *, segments: int) -> Program:
     timetable = TransferTimetable(lanes=2)
     place = place_of(size, rank, root=0)
     add_all_reduce(timetable, 0, place, _depth(size - 1), range(segments))
+    if not place.children:
+        timetable.hurry(0)
+    return timetable.build(segments)
+
+
+@lru_cache(maxsize=256)
+def chain_all_reduce(size: int, rank: int, *, segments: int) -> Program:
+    """From rank 0, the only leaf, up to the last rank, the root: the sum of ranks 0 to r is made on rank r."""
+    timetable = TransferTimetable(lanes=2)
+    place = TreePlace(
+        parent=None if rank == size - 1 else rank + 1, children=(rank - 1,) if rank else (), depth=size - 1 - rank
+    )
+    add_all_reduce(timetable, 0, place, size - 1, range(segments))
     if not place.children:
         timetable.hurry(0)
     return timetable.build(segments)

@@ -165,17 +165,12 @@ class ShoalProcessGroup(Collectives, TorchPointToPoint, ProcessGroup):  # type: 
         whom = "".join(f" for rank {rank} ({self._names[rank]})" for rank in missing[:1])
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         self._end(
-            f"rank {self._place} of {self._count} waited{whom}{more} in {what or self._doing}: "
-            f"its timeout of {limit:g} s is over",
+            texts.timed_out(self._place, self._count, f"{whom}{more}", what or self._doing, limit),
             missing[0] if missing else None,
         )
 
     def _lose(self, rank: int, seconds: float) -> None:
-        self._end(
-            f"rank {rank} ({self._names[rank]}) has not answered for {LIMIT:g} s: it is stopped or cut off; "
-            f"noticed after {seconds:.1f} s in {self._doing}",
-            rank,
-        )
+        self._end(texts.stopped_answering(rank, self._names[rank], LIMIT, seconds, self._doing), rank)
 
     @property
     def _doing(self) -> str:

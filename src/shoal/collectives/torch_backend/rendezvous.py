@@ -122,10 +122,7 @@ class Meeting:
             self._store.wait(keys, left)
             found = self._store.multi_get(keys)
         except DistNetworkError as error:
-            raise DistBackendError(
-                f"rank {self.rank} of {self.size} lost the store while the group formed: {error}; "
-                "has the process that holds the store (rank 0, or the launcher) ended?"
-            ) from error
+            raise DistBackendError(texts.store_lost(self.rank, self.size, error)) from error
         except RuntimeError:  # stores differ in what they raise when the time is over
             raise self._too_late(keys) from None
         return [self._seal.open(key, data) for key, data in zip(keys, found, strict=True)]
@@ -135,10 +132,7 @@ class Meeting:
         if not names and self._name:  # all keys are there by now, but too late: blame the ranks that never came
             names = self._not_there([f"{self._name}/{rank}" for rank in range(1, self.size)])
         missing = ", ".join(names).replace(LEADER, "0") or "0"
-        return DistBackendError(
-            f"rank {self.rank} of {self.size} waited {self._timeout:g} s for rank {missing} to join the group; "
-            "is it running, with the same world size and the same store?"
-        )
+        return DistBackendError(texts.rank_missing(self.rank, self.size, missing, self._timeout))
 
     def _not_there(self, keys: list[str]) -> list[str]:
         """The ranks that have not set their keys."""

@@ -14,7 +14,7 @@ from shoal.links.plan import FIXED, LinkPlan, SizeTable, fixed_plan
 from shoal.settings.all_reduce_settings import SCHEDULES
 from support.collectives import ranks_in, replay
 
-FLAT = ("ring", "tree", "double-tree", "halving-doubling")
+FLAT = ("ring", "tree", "double-tree", "halving-doubling", "chain")
 byte_sizes = some.sampled_from([0, 1, 100_000, 600_000, 5_000_000])
 
 

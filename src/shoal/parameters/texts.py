@@ -20,6 +20,15 @@ def optimizer_not_in_parts(name: str, why: str, known: Iterable[str]) -> str:
     )
 
 
+WHY_NOT_IN_PARTS = {
+    "LBFGS": "it evaluates the loss several times per step and needs all parameters at once",
+    "Muon": "it needs whole matrices",
+    "Adafactor": "it keeps sums over the rows and columns of whole matrices",
+    "SparseAdam": "it takes sparse gradients",
+}
+NOT_BY_ELEMENT = "it is not one of torch.optim that treats every element by itself"
+
+
 def flag_of_one_process(name: str, number: int, flag: str) -> str:
     return (
         f"optimizer {number + 1} ({name}) has {flag}=True, which is for graphs of one process: parameter servers run "
@@ -29,6 +38,31 @@ def flag_of_one_process(name: str, number: int, flag: str) -> str:
 
 def optimizer_not_made(name: str, number: int, why: Exception) -> str:
     return f"optimizer {number + 1} ({name}) cannot be made with these values: {why}"
+
+
+def wrong_value(name: str, number: int, given: str, default: object) -> str:
+    """`given`: the setting and its value, such as `lr='fast'`."""
+    return f"optimizer {number + 1} ({name}) has {given}; something like {default!r} is needed"
+
+
+def groups_changed(number: int, pushed: int, groups: int) -> str:
+    return f"a push has {pushed} groups of optimizer {number + 1}; the table has {groups}"
+
+
+def state_changed(name: str, number: int, was: Iterable[str], needed: Iterable[str]) -> str:
+    """`was`, `needed`: names of tensors that the optimizer keeps."""
+    return (
+        f"optimizer {number + 1} ({name}) began with state {', '.join(was)}, and a push has values that "
+        f"need {', '.join(needed)}: leave amsgrad, centered and the use of momentum as they are while training"
+    )
+
+
+def anothers_state(name: str, tensor: str, has: Iterable[str], needed: Iterable[str]) -> str:
+    wanted = ", ".join(needed) or "no state"
+    return (
+        f"the state of {tensor} has {', '.join(has)}; its optimizer ({name}) needs {wanted}: is it that of another "
+        "optimizer?"
+    )
 
 
 def too_many_groups(count: int, most: int) -> str:
@@ -114,6 +148,13 @@ def values_differ(name: str, given: tuple[int, ...] | None, shape: tuple[int, ..
     return f"values for {name}: {what} was given; the table says shape {shape}"
 
 
+def values_missing(server: int, job: str) -> str:
+    return (
+        f"server {server} has no values of some blocks of job {job}: nobody has assigned them, or "
+        "they were lost with other servers; assign them, from a checkpoint where there is one"
+    )
+
+
 # Memory, quotas and codecs of servers. Sizes in bytes.
 
 
@@ -151,6 +192,12 @@ def codec_unknown(server: int, why: Exception) -> str:
 
 
 # Groups of servers and their addresses
+
+
+def wrong_version(speaker: str, own: int, other: int) -> str:
+    """`speaker`: such as "server 2"."""
+    return f"{speaker} speaks version {own}, not {other}: install the same Shoal"
+
 
 NO_TOKEN = "a server group needs a token; see --token-file"  # noqa: S105  it is a text
 NO_HOST = "no host to listen on is given; 127.0.0.1 is this machine alone"

@@ -166,6 +166,18 @@ def bad_count(name: str, count: object) -> str:
     return f"{name} is {count!r}; it should be a whole number, 1 or more"
 
 
+STREAM_WITHOUT_LENGTH = "the length of a stream is not known before it ends; limit the loop with steps="
+
+
+def end_of_loop(loop: int, steps: int) -> str:
+    """What workers are in where their loop ends."""
+    return f"end of loop {loop} after {steps} steps (to end it early, use run.stop)"
+
+
+def too_flat(dimensions: int) -> str:
+    return f"expected at least 2 dimensions, got {dimensions}"
+
+
 # Calls inside and outside loops
 
 WEIGHT_OUTSIDE_LOOP = "run.weight was called outside a loop over run.batches"

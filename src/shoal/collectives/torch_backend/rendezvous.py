@@ -22,6 +22,7 @@ from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed import DistBackendError, DistNetworkError
 
 from shoal.bounds import MOST_MEMBERS, Name, Ordinal
+from shoal.collectives import texts
 from shoal.collectives.torch_backend.seal import new_token, own_seal
 from shoal.errors import WireError
 

@@ -19,6 +19,7 @@ from msgspec import Meta
 
 from shoal.bounds import Name, Ordinal
 from shoal.errors import ServerRefused, ShoalError
+from shoal.parameters import texts
 from shoal.parameters.blocks.byte_views import bytes_of, torch_type
 from shoal.parameters.blocks.table_blocks import Block, blocks_of
 from shoal.parameters.server.updates.update_rules import RULES
@@ -169,11 +170,8 @@ def _check_form(table: TableSpec, block: Block, form: _Form) -> None:
     kept = set(rule.kept(spec.groups[block.group]))
     is_whole = tensors <= set(rule.tensors) if rule.is_flexible else tensors == kept
     if not is_whole or scalars != set(rule.scalars) or len(tensors) != len(form.tensors):
-        wanted = ", ".join((*sorted(kept), *rule.scalars)) or "no state"
-        raise _bad(
-            f"the state of {table.tensors[block.tensor].name} has {', '.join(sorted(tensors | scalars))}; "
-            f"its optimizer ({spec.name}) needs {wanted}: is it that of another optimizer?"
-        )
+        name, needed = table.tensors[block.tensor].name, (*sorted(kept), *rule.scalars)
+        raise _bad(texts.anothers_state(spec.name, name, sorted(tensors | scalars), needed))
 
 
 def _bad(reason: str) -> ServerRefused:

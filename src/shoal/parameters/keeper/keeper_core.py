@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from shoal.errors import Refused
+from shoal.parameters import texts
 from shoal.parameters.connections.purposes import KEEPER_PURPOSE, keeper_job_purpose
 from shoal.parameters.keeper.cut_links import CutLinks
 from shoal.parameters.keeper.group_events import (
@@ -314,7 +315,7 @@ class KeeperCore:
 
     def _has_version(self, client: int, version: int, now: float, out: list[KeeperInstruction]) -> bool:
         if version != PARAMETER_VERSION:
-            reason = f"this server group speaks version {PARAMETER_VERSION}, not {version}: install the same Shoal"
+            reason = texts.wrong_version("this server group", PARAMETER_VERSION, version)
             self._refuse(client, "version", reason, now, out)
         return version == PARAMETER_VERSION
 

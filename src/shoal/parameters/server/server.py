@@ -18,6 +18,7 @@ from functools import partial
 import torch
 
 from shoal.errors import Refused, ServerRefused, ServerUnfit, ShoalError, WireError
+from shoal.parameters import texts
 from shoal.parameters.blocks.memory_budget import MemoryBudget
 from shoal.parameters.connections import trouble_log
 from shoal.parameters.connections.connection import Connection
@@ -254,9 +255,7 @@ class ServerLoop:
 
     def _greet(self, connection: Connection, hello: ServerHello) -> None:
         if hello.version != PARAMETER_VERSION:
-            reason = (
-                f"server {self.number} speaks version {PARAMETER_VERSION}, not {hello.version}: install the same Shoal"
-            )
+            reason = texts.wrong_version(f"server {self.number}", PARAMETER_VERSION, hello.version)
             connection.send(Refusal(kind="version", reason=reason))
             connection.end()
         elif connection.purpose == SERVER_PURPOSE and hello.server >= 0:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shoal.data.dealing import Dealing, count_steps
+from shoal.training import texts
 from shoal.training.loop.loop_plan import LoopPlan
 from shoal.values import Cursor
 from shoal.wire.tables import Range
@@ -41,7 +42,7 @@ class LoopLength:
         """Batches of each worker, over all epochs."""
         plan, per_epoch = self.plan, self.steps_per_epoch
         if per_epoch is None and (plan.steps is None or plan.total_epochs is not None):
-            raise TypeError("the length of a stream is not known before it ends; limit the loop with steps=")
+            raise TypeError(texts.STREAM_WITHOUT_LENGTH)
         steps = plan.steps if per_epoch is None else per_epoch * plan.epochs
         assert steps is not None
         return min(steps, plan.steps or steps) * plan.accumulate

@@ -108,7 +108,7 @@ class SyncBatchNorm(_BatchNorm):
 
     def _check_input_dim(self, input: torch.Tensor) -> None:
         if input.dim() < 2:
-            raise ValueError(f"expected at least 2 dimensions, got {input.dim()}")
+            raise ValueError(texts.too_flat(input.dim()))
 
     def update(self, mean: torch.Tensor, variance: torch.Tensor, count: float) -> None:
         """Update running statistics as torch does, with the unbiased variance."""

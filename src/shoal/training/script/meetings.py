@@ -139,7 +139,7 @@ def cursor_of(session: Session) -> Cursor:
 
 def end_of_loop(session: Session) -> str:
     """The name of the meeting at a loop's end, however the script gets there."""
-    return f"end of loop {session.place.loops} after {session.steps_done} steps (to end it early, use run.stop)"
+    return texts.end_of_loop(session.place.loops, session.steps_done)
 
 
 def note_loop_end(session: Session) -> None:

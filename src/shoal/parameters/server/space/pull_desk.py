@@ -14,6 +14,7 @@ import msgspec
 
 from shoal.codecs.codec import Leg
 from shoal.errors import ServerRefused
+from shoal.parameters import texts
 from shoal.parameters.blocks.block_codec import EncodedBlocks
 from shoal.parameters.ledger.effects import MayRead
 from shoal.parameters.server.space.job_state import JobState
@@ -113,10 +114,7 @@ class PullDesk:
         if not waiting.is_due or state.queue.unit_applied(waiting.unit, state.newest) < waiting.at_least:
             return False
         if holding.lacks_for_reader(note.first, note.last):
-            reason = (
-                f"server {state.server} has no values of some blocks of job {state.job}: nobody has assigned them, or "
-                "they were lost with other servers; assign them, from a checkpoint where there is one"
-            )
+            reason = texts.values_missing(state.server, state.job)
             refuse(link, ServerRefused(reason, kind="lost"), note.request)
         elif self._is_full(waiting):
             self._full.setdefault(link, []).append(waiting)

@@ -63,12 +63,6 @@ RULES = {
     )
 }
 
-_WHY_NOT = {
-    "LBFGS": "it evaluates the loss several times per step and needs all parameters at once",
-    "Muon": "it needs whole matrices",
-    "Adafactor": "it keeps sums over the rows and columns of whole matrices",
-    "SparseAdam": "it takes sparse gradients",
-}
 MOST_GROUPS = 1 << 13  # of all optimizers of a table
 _REFUSED_FLAGS = ("capturable", "differentiable")  # concern graphs within one process
 # In torch 2.13 the fused loop of SGD is wrong for short bfloat16 tensors, so half types use the plain one.
@@ -79,7 +73,7 @@ def check_rule(name: str) -> Rule:
     """The rule of that name; `ServerRefused` if it cannot run in parts."""
     if name in RULES:
         return RULES[name]
-    why = _WHY_NOT.get(name, "it is not one of torch.optim that treats every element by itself")
+    why = texts.WHY_NOT_IN_PARTS.get(name, texts.NOT_BY_ELEMENT)
     raise ServerRefused(texts.optimizer_not_in_parts(name, why, RULES), kind="rule")
 
 
@@ -119,14 +113,11 @@ def check_groups(table: TableSpec, number: int, groups: Sequence[Mapping[str, Nu
     """Refuses values of one optimizer that do not fit the state it keeps. An empty `groups` is accepted."""
     spec, rule = table.rules[number], RULES[table.rules[number].name]
     if len(groups) not in (0, len(spec.groups)):
-        raise _bad(f"a push has {len(groups)} groups of optimizer {number + 1}; the table has {len(spec.groups)}")
+        raise _bad(texts.groups_changed(number, len(groups), len(spec.groups)))
     for values, first in zip(groups, spec.groups, strict=False):
         _check_values(spec.name, number, values)
         if not rule.is_flexible and (was := rule.kept(first)) != (needed := rule.kept(values)):
-            raise _bad(
-                f"optimizer {number + 1} ({spec.name}) began with state {', '.join(was)}, and a push has values that "
-                f"need {', '.join(needed)}: leave amsgrad, centered and the use of momentum as they are while training"
-            )
+            raise _bad(texts.state_changed(spec.name, number, was, needed))
 
 
 def needed_bytes(table: TableSpec, numbers: Iterable[int]) -> int:
@@ -197,9 +188,7 @@ def _check_values(name: str, number: int, values: Mapping[str, Number]) -> None:
         if key in _REFUSED_FLAGS and value:
             raise ServerRefused(texts.flag_of_one_process(name, number, key), kind="rule")
         if key in defaults and not _fits(defaults[key], value):
-            raise _bad(
-                f"optimizer {number + 1} ({name}) has {key}={value!r}; something like {defaults[key]!r} is needed"
-            )
+            raise _bad(texts.wrong_value(name, number, f"{key}={value!r}", defaults[key]))
 
 
 def _try_out(name: str, number: int, values: Mapping[str, Number]) -> None:

@@ -51,7 +51,7 @@ from shoal.wire.messages import (
 
 LAST_WORD_SECONDS = 30.0  # how long a last word (Leave, Failed) waits for a coordinator that is away
 LOOK_SECONDS = 0.5  # how often a worker that is done checks whether it should go before the others
-AWAY_SECONDS = 600.0  # beyond the lease; after that a coordinator that is away is lost
+AWAY_SECONDS = 600.0  # beyond the absence limit; after that a coordinator that is away is lost
 
 
 class CoordinatorClient:

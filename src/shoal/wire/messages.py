@@ -221,7 +221,7 @@ class Released(Message, frozen=True, tag="released"):
 
 
 class Beat(Message, frozen=True, tag="beat"):
-    """The coordinator is there. Any of its messages renews a worker's lease."""
+    """The coordinator is there. Any of its messages ends a worker's wait for it."""
 
 
 class RegroupWish(Message, frozen=True, tag="regroup-wish"):

@@ -219,7 +219,7 @@ class Generations:
         """Silent members that the others should go on without.
 
         Where no member is heard from there are no others. A job that is suspended as a whole loses nothing by it,
-        unless newcomers are there that may go on once the lease and the heartbeat limit have passed.
+        unless newcomers are there that may go on once the absence limit and the heartbeat limit have passed.
         """
         fresh = [worker for worker in hearing.silent.values() if worker.suspected is None]
         if hearing.has_live or not fresh:

@@ -87,7 +87,7 @@ class History:
         self._states[state.identity] = state
 
     def began(self, worker: int, number: int) -> None:
-        """A worker begins a step in a generation; its lease allows it."""
+        """A worker begins a step in a generation; the absence limit allows it."""
         members = next(generation for generation in reversed(self.generations) if generation.number == number).members
         mine = {member.worker for member in members}
         for later in reversed(self.generations):

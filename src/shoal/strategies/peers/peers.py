@@ -139,7 +139,7 @@ class Peers(ABC):
 
     @abstractmethod
     def hold(self, *, at_end: bool = False) -> None:
-        """Return at once if the coordinator was heard within the lease; else wait until it is heard again.
+        """Return at once if the coordinator was heard within the absence limit; else wait until it is heard again.
 
         `at_end`: a result is about to be final, so the coordinator must have been heard within the heartbeat limit.
         """

@@ -332,7 +332,7 @@ def test_a_huge_traceback_is_cut_to_what_can_be_sent_on() -> None:
 
 
 def test_a_worker_that_is_not_heard_of_gets_no_beats() -> None:
-    """Its lease runs from the last one that it got, and others wait for that lease from when it was last heard."""
+    """Its absence limit runs from the last one that it got, that of others from when it was last heard."""
     core = MembershipCore(JobConfig(workers=2, heartbeat_limit=5.0), now=0.0)
     for worker in range(2):
         core.handle(Arrived(1 + worker, join(worker)), 0.0)

@@ -49,6 +49,23 @@ def not_usable(file: str | None, why: str | None) -> str:
     return f"{file or 'a file'} cannot be used: {why}"
 
 
+# What takes a while, and what is not there
+
+WRITING_PAGE = "reading the record and writing the page"
+
+
+def waiting_for_group(address: Address) -> str:
+    return f"waiting for the server group at {address}"
+
+
+def serving(server: int, keeper: Address) -> str:
+    return f"server {server} serves the group at {keeper}, until Ctrl-C"
+
+
+def no_runs(folder: str) -> str:
+    return f"no runs in {folder}; `shoal run SCRIPT` makes one"
+
+
 # Scripts, and workers that join
 
 

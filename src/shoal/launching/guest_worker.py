@@ -18,6 +18,7 @@ from shoal.engines.local import LocalEngine
 from shoal.engines.waiting import wait_for
 from shoal.errors import AddressUnavailable, Interrupted, Refused, ShoalError, by_name
 from shoal.events import Event, GenerationFormed, StorageFailed
+from shoal.launching import texts
 from shoal.launching.coordinator_line import Broke, Connected, CoordinatorLine
 from shoal.launching.plaintext import spoken_plaintext
 from shoal.launching.processes.running import Gone, LinesPrinted, Processes
@@ -42,7 +43,7 @@ def join_job(address: Address, token: str, job_of: Callable[[Welcome], Job], *, 
     coordinator that cannot be reached yet may come.
     """
     with contextlib.ExitStack() as stack:
-        with told_if_slow(f"waiting for the coordinator at {address}"):
+        with told_if_slow(texts.waiting_for_coordinator(address)):
             client = _reach(address, token, timeout=CONNECT_SECONDS, seconds=wait)
         signals = stack.enter_context(caught_signals())
         line = CoordinatorLine(
@@ -114,7 +115,7 @@ class _Joining:
             elif isinstance(news, Ended):
                 self._ended = news
                 if not news.error:
-                    print(f"shoal: the job has ended: {news.text}", file=sys.stderr, flush=True)
+                    print(f"shoal: {texts.job_has_ended(news.text)}", file=sys.stderr, flush=True)
                 self._limit = time.monotonic() + (LAST_STEPS if self._worker is not None else 0.0)
             elif isinstance(news, Happened):
                 self._happened(news.event)
@@ -138,14 +139,11 @@ class _Joining:
 
     def _happened(self, event: Event) -> None:
         if isinstance(event, StorageFailed) and self._worker is None:
-            print(f"shoal: waiting for a number: {event.reason}", file=sys.stderr, flush=True)
+            print(f"shoal: {texts.waiting_for_number(event.reason)}", file=sys.stderr, flush=True)
         elif isinstance(event, GenerationFormed) and self._worker in event.workers and not self._is_in:
             self._is_in = True
-            print(
-                f"shoal: worker {self._worker} is in the job with {len(event.workers)} workers",
-                file=sys.stderr,
-                flush=True,
-            )
+            said = texts.guest_is_in(self._worker, len(event.workers))
+            print(f"shoal: {said}", file=sys.stderr, flush=True)
 
     def _is_late(self, code: int) -> bool:
         """Whether the worker started after the job's end and found no coordinator or token, which is no error."""
@@ -155,8 +153,7 @@ class _Joining:
     def _start(self, worker: int) -> None:
         self._worker = worker
         self._processes.start(replace(worker_process(self._job, worker, place=0), log=None))
-        said = f"this is worker {worker} of the job at {self._job.coordinator}; it is let in at the end of a step"
-        print(f"shoal: {said}", file=sys.stderr, flush=True)
+        print(f"shoal: {texts.guest_started(worker, self._job.coordinator)}", file=sys.stderr, flush=True)
 
     def _signalled(self, number: signal.Signals) -> None:
         if self._worker is None or self._told_to_go is not None:
@@ -165,7 +162,7 @@ class _Joining:
             return
         self._told_to_go = number
         self._processes.send_signal({worker_name(self._worker)}, signal.SIGTERM)
-        print("shoal: handing over at the end of a step (Ctrl-C again to stop now)", file=sys.stderr, flush=True)
+        print(f"shoal: {texts.HANDING_OVER}", file=sys.stderr, flush=True)
 
     def _exited(self, code: int) -> None:
         worker = self._worker

@@ -33,6 +33,11 @@ def no_python_file(script: str, what: str) -> str:
     return f"the script {script} is {what}"
 
 
+def about_to_run(doubt: str, command: str) -> str:
+    """`doubt`: why the user may not want that."""
+    return f"{doubt}; about to run {command}"
+
+
 def script_is_no_file(script: str) -> str:
     return f"the script {script} is not a file; name the Python file to run"
 
@@ -44,8 +49,9 @@ def too_many_workers(workers: int, most: int) -> str:
     )
 
 
-def engine_not_installed(engine: str, package: str) -> str:
-    return f'--on {engine} needs the package {package}, which is not installed: pip install "shoal[{engine}]"'
+def engine_not_installed(engine: str, package: str, requirement: str) -> str:
+    """`requirement`: what to give to pip."""
+    return f'--on {engine} needs the package {package}, which is not installed: pip install "{requirement}"'
 
 
 # Tables of clusters
@@ -60,8 +66,11 @@ NO_CLASSIC_SESSION = (
 )
 
 
-def table_is_there(place: str) -> str:
-    return f"there is something at {place} already; pass {place!r} in place of the table to train on it, or another at="
+def table_not_shared(hosts: str, place: str, missed: int, rows: int) -> str:
+    return (
+        f"{missed:,} of {rows:,} rows were not written, because {hosts} cannot see {place} of this machine; pass as "
+        "at= a folder or URL that all machines of the cluster share"
+    )
 
 
 def no_table(kind: str, wanted: str) -> str:
@@ -144,6 +153,38 @@ def stopped(how: str, run_dir: Path, *, can_resume: bool) -> str:
 
 def reading_checkpoints(place: str) -> str:
     return f"looking for checkpoints in {place}"
+
+
+# What takes a while
+
+REACHING_NODES = "reaching the nodes"
+REACHING_SERVERS = "reaching the server group"
+WRITING_REPORT = "writing the report"
+
+
+def waiting_for_coordinator(address: object) -> str:
+    return f"waiting for the coordinator at {address}"
+
+
+# What `shoal join` says
+
+HANDING_OVER = f"handing over at the end of a step {AGAIN}"
+
+
+def guest_started(worker: int, coordinator: object) -> str:
+    return f"this is worker {worker} of the job at {coordinator}; it is let in at the end of a step"
+
+
+def guest_is_in(worker: int | None, workers: int) -> str:
+    return f"worker {worker} is in the job with {workers} workers"
+
+
+def waiting_for_number(why: str) -> str:
+    return f"waiting for a number: {why}"
+
+
+def job_has_ended(how: str) -> str:
+    return f"the job has ended: {how}"
 
 
 # Stopping

@@ -68,7 +68,7 @@ def main(arguments: Sequence[str]) -> int:
     raise_descriptor_limit()
     crash_at = _crash(parsed.crash_at) if parsed.crash_at else _no_crash
     if sys.stderr.isatty():  # by hand; the launcher has words of its own
-        print(f"shoal: server {parsed.number} serves the group at {keeper}, until Ctrl-C", file=sys.stderr, flush=True)
+        print(f"shoal: {texts.serving(parsed.number, keeper)}", file=sys.stderr, flush=True)
     import torch
 
     from shoal.parameters.server.server import ServerConfig, ServerLoop

@@ -67,7 +67,7 @@ def _ask(name: str, arguments: Sequence[str]) -> int:
     if name == "add" and parsed.number < 1:
         raise UsageError(texts.too_few_to_add(parsed.number))
     with (
-        told_if_slow(f"waiting for the server group at {address}"),
+        told_if_slow(texts.waiting_for_group(address)),
         KeeperClient(address, token, ANSWER_SECONDS) as client,
     ):
         if name == "status":

@@ -7,6 +7,7 @@ import webbrowser
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from shoal.cli import texts
 from shoal.cli.options import Parser
 from shoal.disk.find_run import find_run
 from shoal.disk.last_report import FILE_NAME, default_settings
@@ -55,7 +56,7 @@ def main(arguments: Sequence[str]) -> int:
 
     if parsed.live:
         return follow(runs, write, show)
-    with told_if_slow("reading the record and writing the page"):
+    with told_if_slow(texts.WRITING_PAGE):
         write(None)
     show()
     return 0

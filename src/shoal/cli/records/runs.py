@@ -59,7 +59,7 @@ def main(arguments: Sequence[str]) -> int:
         print(text)
         return 0
     if not records:
-        print(f"no runs in {printable(str(folder))}; `shoal run SCRIPT` makes one", file=sys.stderr)
+        print(texts.no_runs(printable(str(folder))), file=sys.stderr)
         return 0
     print("\n".join(columns([HEADINGS, *(row(record, time.time()) for record in records)], right=(5, 6))))
     return 0

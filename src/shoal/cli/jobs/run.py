@@ -22,9 +22,10 @@ from shoal.launching.run_job import run_job
 from shoal.launching.script_source import source_of
 
 DESCRIPTION = """\
-Trains SCRIPT on one or many worker processes of this machine. The script is one that calls shoal.main, or a plain
-torch.distributed script, which finds torchrun's variables. Everything after SCRIPT is handed to it untouched; where an
-option of `shoal run` stands there and is the script's own, `shoal run -- SCRIPT -n 2` says so.
+Trains SCRIPT on one or many worker processes: of this machine, or with --on of other machines and clusters. The script
+is one that calls shoal.main, or a plain torch.distributed script, which finds torchrun's variables. Everything after
+SCRIPT is handed to it untouched; where an option of `shoal run` stands there and is the script's own,
+`shoal run -- SCRIPT -n 2` says so.
 Settings may also stand in a TOML file (--config) under the same names; the command line beats the file.
 With --resume RUN_DIR a job goes on from its newest checkpoint, with its recorded settings, script and arguments where
 none are given."""

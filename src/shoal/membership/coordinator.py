@@ -60,7 +60,7 @@ from shoal.wire.messages import Beat, ClientMessage, Happened, Welcome, encode
 
 BACKLOG = 1024  # connections that may wait to be accepted: all workers of a job start at once
 DISCARD_SECONDS = 5.0  # at the end of the job, for removing the files of lost checkpoints
-LEDGER_SECONDS = 10.0  # that the end of a job waits for a disk that cannot be written
+DISK_SECONDS = 10.0  # that the end of a job waits for a disk that cannot be written
 
 
 @dataclass(frozen=True)
@@ -260,7 +260,7 @@ class _Coordinator:
         self._look_at_storage()
         now = self._loop.time()
         if self._end_due is None and any(isinstance(instruction, End) for instruction in self._todo):
-            self._end_due = now + LEDGER_SECONDS
+            self._end_due = now + DISK_SECONDS
         return self._end_due is not None and now >= self._end_due
 
     def _look_at_storage(self) -> None:

@@ -2,7 +2,7 @@
 
 This module handles clients and their messages. `generations` decides who is in which generation, `verdicts` judges
 failures and the end of the job, `publishing` follows checkpoints. Every decision carries its reason (`reasons`) and is
-journalled before anybody hears of it. No clock, socket or thread: the caller passes the time.
+written down before anybody hears of it. No clock, socket or thread: the caller passes the time.
 """
 
 from __future__ import annotations

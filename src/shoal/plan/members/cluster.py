@@ -67,7 +67,7 @@ class Cluster:
         self._reach = Reach(self.network.links, schedule.config)
         self.store = ToyStore()
         self.trainer = parts.trainer(schedule.task)
-        self.ledger: list[Decision] = []
+        self.decisions: list[Decision] = []
         self.events: list[tuple[float, AnyEvent]] = []
         self.suffered: list[tuple[float, Fault]] = []
         self.workers: dict[int, SimulatedWorker] = {}  # by number, including dead ones
@@ -87,7 +87,7 @@ class Cluster:
         if self._exit_code is None:
             raise Violation(PROGRESS, f"the job is not over after {self.time.now:.0f} s: {self._where()}")
         if self._exit_code != 0:
-            ends = [decision for decision in self.ledger if isinstance(decision, EndDecided)]
+            ends = [decision for decision in self.decisions if isinstance(decision, EndDecided)]
             raise Violation(PROGRESS, f"the job failed: {ends[-1].text if ends else self._exit_code}")
         result = self.history.check_end()
         return Outcome(
@@ -142,7 +142,7 @@ class Cluster:
             self._coordinator = self._new_coordinator()
 
     def _new_coordinator(self) -> Coordinator:
-        remembered = self._parts.remember(self.ledger) if self.ledger else None
+        remembered = self._parts.remember(self.decisions) if self.decisions else None
         core = self._parts.core(self.config, now=self.time.now, remembered=remembered, program=JobProgram(joins=True))
         return Coordinator(self, core)
 

@@ -1,8 +1,8 @@
 """A simulated coordinator: a process around the live membership core that remembers only what it wrote down.
 
-Stands for `membership.coordinator` with its ledger and its publisher's thread: carries out the core's instructions in
-order, feeds it connections and time. A crash loses everything but the ledger and the store, at any point, also between
-two instructions. Not here: any decision (`membership.core.core`).
+Stands for `membership.coordinator` with its decision file and its publisher's thread: carries out the core's
+instructions in order, feeds it connections and time. A crash loses everything but the decisions and the store, at any
+point, also between two instructions. Not here: any decision (`membership.core.core`).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class CoordinatorSurroundings(Protocol):
     history: History
     store: ToyStore
     config: JobConfig
-    ledger: list[Decision]
+    decisions: list[Decision]
 
     def happened(self, event: events.AnyEvent) -> None: ...
 
@@ -138,7 +138,7 @@ class Coordinator:
         if self.is_doomed and around.time.chance(0.5):
             self.crash()
             return
-        around.ledger.append(decision)
+        around.decisions.append(decision)
         if isinstance(decision, GenerationDecided):
             around.history.decided(decision.generation)
         if isinstance(decision, MembersReleased):  # the notes that follow may be lost, and the decision stands

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from shoal.engines.nodes.node_engine import NodeEngine, NodeEngineConfig, NodeFolder
+from shoal.engines.nodes.node_engine import NodeEngine, NodeEngineConfig
 from shoal.engines.nodes.provider import AGENT, NodeGone, Provider, WayIn
-from shoal.engines.nodes.script_files import read_folder
+from shoal.engines.nodes.script_files import NodeFolder, read_folder
 from shoal.values import Address
 
 # Arguments: how many folders are hidden, those, then the command.

@@ -19,11 +19,10 @@ from pathlib import Path
 
 import msgspec
 
-from shoal.engines import texts
+from shoal.engines import equipment, texts
 from shoal.engines.engine import Exited, Happening, Printed, ProcessSpec, Working
 from shoal.engines.local import LocalEngine
 from shoal.engines.nodes import agent_messages as messages
-from shoal.engines.nodes import equipment
 from shoal.engines.nodes.agent_files import AgentFiles, CopyFailed
 from shoal.engines.nodes.agent_link import PURPOSE, AgentLink
 from shoal.engines.nodes.agent_messages import LauncherMessage, decode_launchers

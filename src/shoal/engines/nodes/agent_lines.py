@@ -9,6 +9,7 @@ import contextlib
 import selectors
 import socket
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from shoal.engines.nodes.agent_link import PURPOSE, AgentLink
@@ -23,6 +24,7 @@ from shoal.wire.token_file import new_token
 
 BACKLOG = 256
 LOOK_SECONDS = 1.0  # between two looks at which machines answer
+MOST_UNSENT = 1024 * 1024  # bytes that wait for one agent before the next message of a long row is made
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,16 @@ class AgentLost:
     reason: str  # empty: the agent closed it
 
 
+@dataclass(frozen=True)
+class Intercepted:
+    """A connection was refused because somebody at this host decrypts it. Each host is told of once."""
+
+    source: str
+
+
+LineNews = AgentSaid | AgentLost | Intercepted
+
+
 @dataclass(eq=False)
 class _Stranger:
     """A connection up to its `Hello`."""
@@ -57,10 +69,12 @@ class AgentLines:
         self._selector = selectors.EpollSelector()
         self._door: Door[_Stranger] = Door(self._listener, self._take_in, self._turn_out)
         self._door.prepare()
-        self._selector.register(self._listener, selectors.EVENT_READ, None)
+        self._is_listening = False  # the selector watches the listener
+        self._mind_door(time.monotonic())
         self._links: dict[int, AgentLink[AgentMessage]] = {}
+        self._rows: dict[int, Iterator[NodeMessage]] = {}  # by agent: messages that follow when it has taken the last
         self._count = 0
-        self._lost: list[AgentLost] = []  # found in between
+        self._news: list[LineNews] = []  # found in between
         self._looks_next = 0.0  # by time.monotonic
 
     @property
@@ -70,23 +84,25 @@ class AgentLines:
     def fileno(self) -> int:
         return self._selector.fileno()
 
-    def poll(self) -> list[AgentSaid | AgentLost]:
-        """What has come since the last call."""
+    def poll(self) -> list[LineNews]:
+        """What has come since the last call. Call it about once a second even if nothing is readable."""
         now = time.monotonic()
         self._door.sweep(now)
+        self._mind_door(now)
         if now >= self._looks_next:
             self._looks_next = now + LOOK_SECONDS
             self._look_alive()
-        found: list[AgentSaid | AgentLost] = []
+        found: list[LineNews] = []
         for key, events in self._selector.select(0):
             if key.data is None:
                 self._door.accept(now)
+                self._mind_door(now)
             elif isinstance(key.data, _Stranger):
                 found += self._meet(key.data)
             elif key.data in self._links:
                 found += self._serve(key.data, events)
-        lost, self._lost = self._lost, []
-        return [*found, *lost]
+        news, self._news = self._news, []
+        return [*found, *news]
 
     def send(self, agent: int, message: NodeMessage) -> None:
         """Nothing is sent on a connection that is lost; `poll` says so."""
@@ -99,8 +115,15 @@ class AgentLines:
         else:
             self._watch(agent, link)
 
+    def send_row(self, agent: int, row: Iterator[NodeMessage]) -> None:
+        """Send many messages, of which each is made when the agent has taken the ones before."""
+        if agent in self._links:
+            self._rows[agent] = row
+            self._go_on(agent)
+
     def drop(self, agent: int) -> None:
         """Close a connection. Nothing more is said of it."""
+        self._rows.pop(agent, None)
         if (link := self._links.pop(agent, None)) is not None:
             self._selector.unregister(link.fileno())
             link.close()
@@ -111,12 +134,22 @@ class AgentLines:
             self.drop(agent)
         for stranger in self._door:
             self._turn_out(stranger)
-        with contextlib.suppress(KeyError, ValueError):
+        if self._is_listening:
             self._selector.unregister(self._listener)
+            self._is_listening = False
         self._door.close()
         self._selector.close()
 
     # Strangers
+
+    def _mind_door(self, now: float) -> None:
+        """Without a descriptor for one more connection, the listener would stay readable: do not watch it then."""
+        is_wanted = self._door.fileno() >= 0 and not self._door.is_full(now)
+        if is_wanted and not self._is_listening:
+            self._selector.register(self._listener, selectors.EVENT_READ, None)
+        elif self._is_listening and not is_wanted:
+            self._selector.unregister(self._listener)
+        self._is_listening = is_wanted
 
     def _take_in(self, connection: socket.socket) -> _Stranger:
         connection.setblocking(False)
@@ -131,12 +164,14 @@ class AgentLines:
             self._selector.unregister(stranger.met.endpoint.fileno())
         stranger.met.endpoint.close()
 
-    def _meet(self, stranger: _Stranger) -> list[AgentSaid | AgentLost]:
+    def _meet(self, stranger: _Stranger) -> list[LineNews]:
         """Go on with the proof, then wait for the first message."""
         try:
             if stranger.link is None:
                 if not stranger.met.advance():
                     if stranger.met.was_refused:
+                        if self._door.is_news(stranger.met.interceptor):
+                            self._news.append(Intercepted(stranger.met.interceptor))
                         self._turn_out(stranger)
                     return []
                 stranger.link = AgentLink(stranger.met.welcome(), decode_agents)
@@ -149,7 +184,7 @@ class AgentLines:
             return []
         return self._enter(stranger, heard) if heard else []
 
-    def _enter(self, stranger: _Stranger, heard: list[AgentMessage]) -> list[AgentSaid | AgentLost]:
+    def _enter(self, stranger: _Stranger, heard: list[AgentMessage]) -> list[LineNews]:
         assert stranger.link is not None
         self._door.settle(stranger)
         agent = self._count
@@ -160,7 +195,7 @@ class AgentLines:
 
     # Agents
 
-    def _serve(self, agent: int, events: int) -> list[AgentSaid | AgentLost]:
+    def _serve(self, agent: int, events: int) -> list[LineNews]:
         link = self._links[agent]
         try:
             if events & selectors.EVENT_WRITE:
@@ -176,7 +211,17 @@ class AgentLines:
             self._lose(agent, error.strerror or str(error))
             return []
         self._watch(agent, link)
+        self._go_on(agent)
         return [AgentSaid(agent, message) for message in heard]
+
+    def _go_on(self, agent: int) -> None:
+        """Send of a row what the agent takes now."""
+        while agent in self._rows and self._links[agent].unsent < MOST_UNSENT:
+            message = next(self._rows[agent], None)
+            if message is None:
+                del self._rows[agent]
+            else:
+                self.send(agent, message)
 
     def _look_alive(self) -> None:
         for agent, link in tuple(self._links.items()):
@@ -192,4 +237,4 @@ class AgentLines:
 
     def _lose(self, agent: int, reason: str) -> None:
         self.drop(agent)
-        self._lost.append(AgentLost(agent, reason))
+        self._news.append(AgentLost(agent, reason))

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import msgspec
 
-from shoal.engines import texts
+from shoal.engines import equipment, texts
 from shoal.engines.engine import (
     Engine,
     Exited,
@@ -33,31 +33,25 @@ from shoal.engines.engine import (
     Working,
 )
 from shoal.engines.nodes import agent_messages as messages
-from shoal.engines.nodes import equipment
-from shoal.engines.nodes.agent_lines import AgentLines, AgentLost, AgentSaid
+from shoal.engines.nodes.agent_lines import AgentLines, AgentLost, AgentSaid, Intercepted, LineNews
 from shoal.engines.nodes.node_placement import Demand, NodePlacement, Place, Waits
-from shoal.engines.nodes.provider import Provider, WayIn
-from shoal.engines.nodes.script_files import ScriptFolder
+from shoal.engines.nodes.node_words import NodeWords
+from shoal.engines.nodes.provider import NodeGone, Provider, WayIn
+from shoal.engines.nodes.script_files import NodeFolder, ScriptFolder, compare
 from shoal.engines.waiting import wait_for
 from shoal.environment import travelling_variables
 from shoal.errors import AddressUnavailable, UsageError
 from shoal.files import read_plain
+from shoal.transport.connection.door import interception
 from shoal.values import Address
 
 GATHER_SECONDS = 90.0  # for the first nodes to be ready
 PATIENCE_SECONDS = 120.0  # that processes wait while there is no node at all
 KILL_SECONDS = 15.0  # that an agent may take to report the end of a process that was killed
+WORDS_SECONDS = 2.0  # for a provider to say why a node was lost, before a job is refused for it
 END_SECONDS = 15.0  # that agents may take to end all processes
 NOT_STARTED = 127  # exit code of a process that could not be started, as shells have it
 DEADLY = (signal.SIGTERM, signal.SIGINT, signal.SIGKILL, signal.SIGHUP, signal.SIGQUIT)
-
-
-@dataclass(frozen=True)
-class NodeFolder:
-    """The script's folder on a node."""
-
-    path: str
-    is_shared: bool = False  # it is the launcher's own, so that a difference is a mistake
 
 
 @dataclass(frozen=True)
@@ -86,19 +80,26 @@ class _Process:
 
 class NodeEngine(Engine):
     def __init__(self, config: NodeEngineConfig, provider: Provider) -> None:
-        """Opens the socket (`AddressUnavailable`) and has the provider start agents. `provider` is closed with it."""
+        """Open the socket (`AddressUnavailable`) and have the provider start agents.
+
+        `provider` is closed with the engine, and if this fails.
+        """
         self._config = config
         self._provider = provider
         try:
             self._lines = AgentLines(config.listen)
         except OSError as error:
+            provider.close()
             raise AddressUnavailable(texts.cannot_listen(config.listen, error.strerror or error)) from None
         self._placement = NodePlacement()
         self._versions = equipment.own_versions()
         self._nodes: dict[str, _Node] = {}  # those that have said hello, by name
+        self._names: dict[int, str] = {}  # of these nodes, by agent
         self._processes: dict[str, _Process] = {}
         self._happened: list[Happening] = []
         self._troubles: dict[str, str] = {}  # by node that cannot be used: why
+        self._words = NodeWords()
+        self._is_gathered = False
         self._killed: dict[str, float] = {}  # by process: when its end must have been reported, by time.monotonic
         self._alone_since: float | None = None
         self.blind: list[str] = []  # nodes that do not see `probe`
@@ -125,6 +126,7 @@ class NodeEngine(Engine):
             wait_for([self], min(1.0, max(0.0, limit - time.monotonic())))
             self._look()
             if self._troubles:
+                self._wait_for_words()
                 raise UsageError(next(iter(self._troubles.values())))
             if time.monotonic() > limit and missing:
                 raise UsageError(texts.nodes_not_ready(missing, seconds))
@@ -132,7 +134,8 @@ class NodeEngine(Engine):
                 raise UsageError(texts.too_few_came(workers, self._slots, seconds, self._config.more_room))
         if self._slots < workers:
             raise UsageError(texts.too_few_slots(workers, self._slots, len(self._placement.nodes)))
-        self._happened = [one for one in self._happened if not isinstance(one, MachineNotice)]
+        self._happened = [one for one in self._happened if not isinstance(one, MachineNotice) or one.is_problem]
+        self._is_gathered = True
 
     @property
     def _slots(self) -> int:
@@ -201,12 +204,12 @@ class NodeEngine(Engine):
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._bell)
         for said in self._lines.poll():
-            if (node := self._node_of(said.agent)) is not None or isinstance(said, AgentSaid):
-                self._heard(said, node)
+            self._heard(said)
         for gone in self._provider.poll():
-            self._lose(gone.node, gone.lost if gone.lost and gone.node in self._placement.nodes else gone.reason)
+            self._explain(gone)
         now = time.monotonic()
         for node in {self._processes[name].node for name, limit in self._killed.items() if now > limit}:
+            self._words.lost(node)
             self._lose(node, texts.NO_ANSWER)
         self._mind_absence(now)
 
@@ -220,19 +223,22 @@ class NodeEngine(Engine):
             self._alone_since = now
             self._happen(NoMachines(texts.no_nodes_left(self._config.patience)))
 
-    def _heard(self, said: AgentSaid | AgentLost, node: str | None) -> None:
-        if isinstance(said, AgentLost):
-            assert node is not None
-            self._lose(node, said.reason or texts.AGENT_CLOSED)
-        elif isinstance(said.message, messages.Hello):
-            self._greet(said.agent, said.message)
-        elif node is not None:
-            self._obey(node, said.message)
+    def _heard(self, said: LineNews) -> None:
+        match said:
+            case Intercepted(source=source):
+                self._happen(MachineNotice(interception("the launcher", source).reason))
+            case AgentSaid(agent=agent, message=messages.Hello() as hello) if agent not in self._names:
+                self._greet(agent, hello)
+            case AgentSaid(agent=agent, message=message) if agent in self._names:
+                self._obey(self._names[agent], message)
+            case AgentLost(agent=agent, reason=reason) if agent in self._names:
+                self._words.lost(self._names[agent])
+                self._lose(self._names[agent], reason or texts.AGENT_CLOSED)
 
     def _obey(self, node: str, message: messages.AgentMessage) -> None:
         match message:
             case messages.FolderSeen():
-                self._compare(node, message)
+                self._settle(node, message)
             case messages.FolderReady():
                 self._use(node)
             case messages.FolderFailed(reason=reason):
@@ -249,9 +255,6 @@ class NodeEngine(Engine):
                 self._happen(Printed(name, f"{reason}\n".encode()))
                 self._ended(name, NOT_STARTED, reason)
 
-    def _node_of(self, agent: int) -> str | None:
-        return next((name for name, node in self._nodes.items() if node.agent == agent), None)
-
     def _runs_on(self, name: str, node: str) -> bool:
         process = self._processes.get(name)
         return process is not None and process.node == node
@@ -262,7 +265,9 @@ class NodeEngine(Engine):
         if hello.node in self._nodes:
             self._lines.drop(agent)
             return
+        self._words.came(hello.node)
         self._nodes[hello.node] = _Node(agent, hello)
+        self._names[agent] = hello.node
         if trouble := equipment.difference(self._versions, hello.versions, hello.node):
             self._refuse(hello.node, trouble)
         elif (own := self._config.folder) is None:
@@ -274,8 +279,8 @@ class NodeEngine(Engine):
     def _folder_on(self, node: str, own: ScriptFolder) -> NodeFolder:
         return self._config.folders.get(node, NodeFolder(str(own.path)))
 
-    def _compare(self, node: str, seen: messages.FolderSeen) -> None:
-        """The script's folder on a node: use it, or have a copy made, or refuse the node."""
+    def _settle(self, node: str, seen: messages.FolderSeen) -> None:
+        """Use the script's folder on a node, have a copy made there, or refuse the node."""
         own, here = self._config.folder, str(Path.cwd())
         if self._config.probe and not seen.sees_probe:
             self.blind.append(node)
@@ -283,25 +288,14 @@ class NodeEngine(Engine):
             self._say(node, messages.Settle(folder=".", script="", work_in=here))
             return
         there = self._folder_on(node, own)
-        differing = own.differing(seen.files) if seen.is_there else list(own.contents)
-        if not differing:
+        order = compare(own, there, seen, node)
+        if isinstance(order, str):
+            self._refuse(node, order)
+        elif order is None:
             self._say(node, messages.Settle(folder=there.path, script=own.script, work_in=here))
-        elif there.is_shared and not seen.is_there:
-            self._refuse(node, texts.shared_folder_missing(node, there.path))
-        elif there.is_shared:
-            self._refuse(node, texts.shared_folder_differs(node, there.path, differing))
         else:
-            self._bring(node, there.path, own, own.missing_there(seen.files))
-
-    def _bring(self, node: str, folder: str, own: ScriptFolder, missing: list[str]) -> None:
-        order = messages.CopyFolder(folder=folder, script=own.script, files=own.files, missing=tuple(missing))
-        self._say(node, order)
-        for path in missing:
-            data = own.contents[path]
-            starts = range(0, max(1, len(data)), messages.PIECE_BYTES)
-            for start in starts:
-                piece = data[start : start + messages.PIECE_BYTES]
-                self._say(node, messages.FilePiece(path=path, data=piece, is_last=start == starts[-1]))
+            self._say(node, order)
+            self._lines.send_row(self._nodes[node].agent, own.pieces(order.missing))
 
     def _use(self, name: str) -> None:
         slots = self._nodes[name].hello.slots
@@ -313,23 +307,38 @@ class NodeEngine(Engine):
     def _refuse(self, name: str, trouble: str) -> None:
         """A node cannot be used. Its agent ends."""
         node = self._nodes.pop(name)
+        del self._names[node.agent]
         self._lines.send(node.agent, messages.Depart())
+        self._words.refused(name)
         if self._troubles.get(name) != trouble:  # a provider may try again and again
             self._troubles[name] = trouble
             self._happen(MachineNotice(trouble))
 
     def _lose(self, name: str, why: str) -> None:
-        """A node is gone, or was never there."""
-        node = self._nodes.pop(name, None)
-        if node is None:
-            if name in self._expected or not self._expected:
-                self._troubles.setdefault(name, why)
-            return
+        """A node is gone."""
+        node = self._nodes.pop(name)
+        del self._names[node.agent]
         self._lines.drop(node.agent)
         self._troubles.setdefault(name, texts.node_gone(name, why))
         self._happen(MachineNotice(texts.node_gone(name, why)))
         for process in self._placement.remove_node(name):
             self._ended(process, -signal.SIGKILL, texts.its_node_is_gone(name, why))
+
+    def _explain(self, gone: NodeGone) -> None:
+        """A provider says why a node is gone, or cannot be had. Its connection may have closed before."""
+        if gone.node in self._nodes:
+            self._lose(gone.node, gone.lost if gone.lost and gone.node in self._placement.nodes else gone.reason)
+        elif (text := self._words.news(gone)) and self._is_gathered:
+            self._happen(MachineNotice(text))
+        elif text and (gone.node in self._expected or not self._expected):
+            self._troubles[gone.node] = text
+
+    def _wait_for_words(self) -> None:
+        """A node was lost: give its provider a moment to say why."""
+        limit = time.monotonic() + WORDS_SECONDS
+        while self._words.is_awaited and (patience := limit - time.monotonic()) > 0:
+            wait_for([self], patience)
+            self._look()
 
     def _say(self, node: str, message: messages.NodeMessage) -> None:
         if (known := self._nodes.get(node)) is not None:

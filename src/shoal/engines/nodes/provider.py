@@ -8,7 +8,7 @@ agent. One thread drives a provider. Not here: what agents do (`agent`), who run
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -28,13 +28,17 @@ class Errand(msgspec.Struct, frozen=True, kw_only=True):
     slots: Ordinal = 0  # 0: as many as the machine has GPUs, or cores if it has none
     is_warned: bool = False  # SIGTERM announces the end of all nodes: the launcher is told, and decides
 
+    def __repr__(self) -> str:
+        """Without the token: whatever runs an agent may log its arguments."""
+        return f"Errand(address={self.address}, node={self.node!r}, slots={self.slots})"
+
 
 @dataclass(frozen=True)
 class WayIn:
     """How an agent reaches the launcher."""
 
     address: Address
-    token: str
+    token: str = field(repr=False)
 
     def errand_line(self, node: str, slots: int = 0, *, is_warned: bool = False) -> bytes:
         errand = Errand(address=self.address, token=self.token, node=node, slots=slots, is_warned=is_warned)
@@ -55,7 +59,7 @@ class Provider(ABC):
     def open(self, way_in: WayIn) -> tuple[str, ...]:
         """Begin to start agents, and return the names of their nodes. Further nodes may come at any time.
 
-        No names: they are not known before the agents come, or it does not matter which come.
+        No names: they are unknown until agents connect, or any agents will do.
         """
 
     @abstractmethod

@@ -10,13 +10,21 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 
 from shoal.engines import texts
-from shoal.engines.nodes.agent_messages import MOST_FILES, MOST_FOLDER_BYTES, SeenFile
+from shoal.engines.nodes.agent_messages import (
+    MOST_FILES,
+    MOST_FOLDER_BYTES,
+    PIECE_BYTES,
+    CopyFolder,
+    FilePiece,
+    FolderSeen,
+    SeenFile,
+)
 from shoal.errors import UsageError
 from shoal.files import read_plain
 
@@ -41,13 +49,42 @@ class ScriptFolder:
         return tuple(SeenFile(path, _digest(data)) for path, data in self.contents.items())
 
     def missing_there(self, seen: tuple[SeenFile, ...]) -> list[str]:
-        """Paths of the files that a node has not, or has otherwise."""
+        """Paths of files that are missing on the node, or differ there."""
         there = {file.path: file.digest for file in seen}
         return [file.path for file in self.files if there.get(file.path) != file.digest]
 
     def differing(self, seen: tuple[SeenFile, ...]) -> list[str]:
         """The same, with files that only the node has: Python might import them."""
         return sorted({*self.missing_there(seen), *({file.path for file in seen} - self.contents.keys())})
+
+    def pieces(self, paths: Iterable[str]) -> Iterator[FilePiece]:
+        """The bytes of these files, each piece made when it is asked for."""
+        for path in paths:
+            data = self.contents[path]
+            starts = range(0, max(1, len(data)), PIECE_BYTES)
+            for start in starts:
+                yield FilePiece(path=path, data=data[start : start + PIECE_BYTES], is_last=start == starts[-1])
+
+
+@dataclass(frozen=True)
+class NodeFolder:
+    """The script's folder on a node."""
+
+    path: str
+    is_shared: bool = False  # it is the launcher's own, so that a difference is a mistake
+
+
+def compare(own: ScriptFolder, there: NodeFolder, seen: FolderSeen, node: str) -> CopyFolder | str | None:
+    """None: processes can use the folder on the node. Otherwise order a copy, or say why the node cannot be used."""
+    differing = own.differing(seen.files) if seen.is_there else list(own.contents)
+    if not differing:
+        return None
+    if there.is_shared and not seen.is_there:
+        return texts.shared_folder_missing(node, there.path)
+    if there.is_shared:
+        return texts.shared_folder_differs(node, there.path, differing)
+    missing = tuple(own.missing_there(seen.files))
+    return CopyFolder(folder=there.path, script=own.script, files=own.files, missing=missing)
 
 
 def read_folder(script: Path) -> ScriptFolder:

@@ -22,8 +22,8 @@ import ray
 from ray.util.placement_group import PlacementGroup, placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from shoal.engines.equipment import cores
 from shoal.engines.nodes.agent_programs import NO_SHOAL, last_line
-from shoal.engines.nodes.equipment import cores
 from shoal.engines.nodes.provider import WayIn
 from shoal.engines.ray import room_messages as messages
 from shoal.engines.ray import texts

@@ -14,9 +14,9 @@ import msgspec
 
 from shoal.engines import texts as engine_texts
 from shoal.engines.engine import Engine
-from shoal.engines.nodes.node_engine import NodeEngine, NodeEngineConfig, NodeFolder
+from shoal.engines.nodes.node_engine import NodeEngine, NodeEngineConfig
 from shoal.engines.nodes.provider import Provider
-from shoal.engines.nodes.script_files import ScriptFolder
+from shoal.engines.nodes.script_files import NodeFolder, ScriptFolder
 from shoal.environment import parse_address
 from shoal.errors import UsageError
 from shoal.job_config import JobConfig

@@ -15,12 +15,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from shoal.engines import texts
+from shoal.engines import equipment, texts
 from shoal.engines.engine import BroughtFile, Engine, Exited, Happening, MachineNotice, NoMachines, Placed, ProcessSpec
-from shoal.engines.nodes import equipment
 from shoal.engines.nodes.agent_messages import Versions
-from shoal.engines.nodes.node_engine import NodeEngine, NodeEngineConfig, NodeFolder
+from shoal.engines.nodes.node_engine import NodeEngine, NodeEngineConfig
 from shoal.engines.nodes.provider import WayIn
+from shoal.engines.nodes.script_files import NodeFolder
 from shoal.entry.spare import Order, encode_order
 from shoal.environment import spare_variables
 from shoal.errors import UsageError
@@ -258,10 +258,16 @@ OWN = Versions("3.11.4", "2.13.0+cpu", "0.1.0")
     [
         (OWN, ""),
         (Versions("3.11.9", OWN.torch, OWN.shoal), ""),
+        (Versions(OWN.python, "2.13.0+cu128", OWN.shoal), ""),
+        (Versions(OWN.python, "2.13.0", OWN.shoal), ""),
         (Versions("3.12.1", OWN.torch, OWN.shoal), texts.versions_differ("Python", "a", "3.12", "3.11")),
-        (Versions(OWN.python, "2.12.0", OWN.shoal), texts.versions_differ("torch", "a", "2.12.0", OWN.torch)),
+        (Versions(OWN.python, "2.12.0", OWN.shoal), texts.versions_differ("torch", "a", "2.12.0", "2.13.0")),
+        (
+            Versions(OWN.python, "2.12.0+cpu", OWN.shoal),
+            texts.versions_differ("torch", "a", "2.12.0", "2.13.0"),
+        ),
         (Versions(OWN.python, OWN.torch, "0.0.9"), texts.versions_differ("Shoal", "a", "0.0.9", "0.1.0")),
-        (Versions(OWN.python, "", OWN.shoal), texts.no_torch("a", OWN.torch)),
+        (Versions(OWN.python, "", OWN.shoal), texts.no_torch("a", "2.13.0")),
     ],
 )
 def test_other_versions_are_named_on_both_sides_with_a_cure(there: Versions, trouble: str) -> None:

@@ -42,13 +42,14 @@ def usual_slots() -> int:
 def difference(here: Versions, there: Versions, node: str) -> str:
     """Why workers of this launcher cannot run on that node: one line with the cure; empty: they can.
 
-    A launcher without torch can start workers that have it.
+    A launcher without torch can start workers that have it. Builds of one version of torch for GPUs and for processors
+    go together.
     """
     if not there.torch:
-        return texts.no_torch(node, here.torch)
+        return texts.no_torch(node, _public(here.torch))
     for what, own, its in (
         ("Python", _minor(here.python), _minor(there.python)),
-        ("torch", here.torch or there.torch, there.torch),
+        ("torch", _public(here.torch or there.torch), _public(there.torch)),
         ("Shoal", here.shoal, there.shoal),
     ):
         if own != its:
@@ -59,6 +60,11 @@ def difference(here: Versions, there: Versions, node: str) -> str:
 def _minor(version: str) -> str:
     """'3.11' of '3.11.4'."""
     return ".".join(version.split(".")[:2])
+
+
+def _public(version: str) -> str:
+    """'2.13.0' of '2.13.0+cpu'."""
+    return version.partition("+")[0]
 
 
 def _installed(package: str) -> str:

@@ -22,6 +22,7 @@ from shoal.errors import UsageError
 from shoal.job_config import JobConfig
 from shoal.launching import texts
 from shoal.launching.processes.specs import public
+from shoal.transport.connection.strangers import raise_descriptor_limit
 from shoal.values import Address
 from shoal.watch.screen.slow_work import told_if_slow
 
@@ -46,13 +47,15 @@ class Nodes:
     folder: Folder
     folders: Mapping[str, NodeFolder] = field(default_factory=dict)  # by node, where it is not as here
     fewest: int = 0  # workers that the first nodes must have slots for; 0: all
-    more_room: str = ""  # what to do if too few nodes came, of those that nobody could name before
+    more_room: str = ""  # advice for the user if too few nodes came and none was expected by name
 
 
 def gathered(provider: Provider, nodes: Nodes) -> Engine:
     """The engine, once all its first nodes can be used. Closes the provider if they cannot."""
     config, host = nodes.config, nodes.bound.host
-    with _probe(config) as probe:
+    raise_descriptor_limit()  # each node has a connection, and of some engines a program with pipes
+    with contextlib.ExitStack() as failed, _probe(config) as probe:
+        failed.callback(provider.close)
         over = NodeEngineConfig(
             Address(host, 0),
             reach=public(nodes.bound).host,
@@ -62,12 +65,10 @@ def gathered(provider: Provider, nodes: Nodes) -> Engine:
             more_room=nodes.more_room,
         )
         engine = NodeEngine(over, provider)
-        try:
-            with told_if_slow("reaching the nodes"):
-                engine.gather(nodes.fewest or config.workers)
-        except BaseException:
-            engine.close()
-            raise
+        failed.callback(engine.close)
+        with told_if_slow("reaching the nodes"):
+            engine.gather(nodes.fewest or config.workers)
+        failed.pop_all()
     if engine.blind:
         warning = texts.checkpoints_not_shared(engine.blind, config.checkpoint_to or config.run_dir or "runs")
         print(f"shoal: warning: {warning}", file=sys.stderr, flush=True)

@@ -6,19 +6,23 @@ import contextlib
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import psutil
 import pytest
 
 from shoal.engines import texts
-from shoal.engines.engine import Exited, MachinesLeave
+from shoal.engines.engine import Exited, MachineNotice, MachinesLeave
+from shoal.engines.nodes import agent_programs
 from shoal.engines.nodes.agent_programs import AgentProgram, AgentPrograms
 from shoal.engines.nodes.node_engine import NodeEngine, NodeEngineConfig
 from shoal.engines.nodes.provider import AGENT, NodeGone
+from shoal.engines.waiting import wait_for
 from shoal.errors import UsageError
 from shoal.values import Address
-from support.engines import printed, python, until_exits, until_printed
+from support.engines import PATIENCE, printed, python, until_exits, until_printed
 
 PATIENT = "import signal, time; signal.signal(signal.SIGTERM, lambda *_: None); print('up', flush=True); input()"
 
@@ -35,6 +39,22 @@ def engine_of(*command: str, is_warned: bool = False) -> Iterator[NodeEngine]:
     ) as engine:
         engine.gather(1)
         yield engine
+
+
+def agent_below() -> psutil.Process:
+    [agent] = [one for one in psutil.Process().children(recursive=True) if list(AGENT) == one.cmdline()[1:]]
+    return agent
+
+
+def notices(engine: NodeEngine, count: int) -> list[str]:
+    """So many notices, at least, in the order in which they came."""
+    told: list[str] = []
+    limit = time.monotonic() + PATIENCE
+    while len(told) < count:
+        assert time.monotonic() < limit, told
+        wait_for([engine], 0.2)
+        told += [one.text for one in engine.poll() if isinstance(one, MachineNotice)]
+    return told
 
 
 def test_a_program_that_starts_no_agent_is_explained_by_its_code_and_words() -> None:
@@ -67,3 +87,64 @@ def test_an_agent_that_is_not_warned_ends_with_all_its_processes() -> None:
         agent.send_signal(signal.SIGTERM)
         [exited] = [one for one in until_exits(engine) if isinstance(one, Exited)]
         assert exited.code == -signal.SIGKILL
+
+
+# Runs an agent if the file is not there, and says why it ends a moment later than the agent's connection closes.
+SHELL = """
+file=$1; shift
+[ -e "$file" ] && echo "no way there" && exit 9
+"$@"
+sleep 0.3; echo "it burns"; exit 7
+"""
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lost node is tried again soon."""
+    monkeypatch.setattr(agent_programs, "FIRST_PAUSE", 0.2)
+    monkeypatch.setattr(agent_programs, "LONGEST_PAUSE", 0.2)
+
+
+@pytest.mark.usefixtures("quick")
+def test_why_a_node_was_lost_is_told_after_its_connection_closed_and_failed_tries_once(tmp_path: Path) -> None:
+    with engine_of("sh", "-c", SHELL, "sh", str(tmp_path / "cut"), sys.executable, *AGENT) as engine:
+        (tmp_path / "cut").touch()
+        agent_below().kill()
+        told = notices(engine, 3)
+        assert told[0] == texts.node_gone("a", texts.AGENT_CLOSED)
+        assert told[1].startswith("node a is gone: a ended with 7:") and "it burns" in told[1]
+        assert told[2] == "a ended with 9: ('no way there',)"
+        limit = time.monotonic() + 2.0  # several tries
+        while time.monotonic() < limit:
+            wait_for([engine], 0.1)
+            assert not engine.poll()
+        (tmp_path / "cut").unlink()
+        assert notices(engine, 1) == [texts.node_came("a", 2)]
+        engine.start(python("print(1)", name="p"))
+        assert printed(until_exits(engine), "p") == b"1\n"
+
+
+# An agent that says hello and no more.
+SHORT = """
+import sys, time
+from shoal.engines import equipment
+from shoal.engines.nodes.agent import read_errand
+from shoal.engines.nodes.agent_link import PURPOSE, AgentLink
+from shoal.engines.nodes.agent_messages import Hello, decode_launchers
+from shoal.transport.connection.handshake import Key
+from shoal.transport.connection.introduction import connect
+errand = read_errand()
+link = AgentLink(connect(errand.address, Key(PURPOSE, errand.token), 20.0).endpoint, decode_launchers)
+versions = equipment.own_versions()
+for node in (errand.node, "another"):
+    link.send(Hello(node=node, host="here", versions=versions, slots=1, cores=1, gpus=0, memory=0))
+link.close()
+time.sleep(0.5)
+sys.exit("it burns")
+"""
+
+
+def test_a_job_that_cannot_start_says_why_in_the_words_of_the_program() -> None:
+    with pytest.raises(UsageError) as raised, engine_of(sys.executable, "-c", SHORT):
+        pass
+    assert str(raised.value) == "node a is gone: a ended with 1: ('it burns',)"

@@ -80,6 +80,8 @@ def group_over(mesh: Mesh, hood: Neighbourhood, config: GroupConfig) -> Threaded
     else:
         inside = None if hood.team is None else memory_exchanger(hood, mesh.rank, config)
         exchanger = TwoLevelExchanger(hood.hosts, inside, _between(mesh, hood, config), everybody)
+    if config.plan is not None:
+        exchanger.least_bytes = config.plan.least_bytes
     terms = config.gpu_terms(hood)
     return ThreadedGroup(exchanger, config.generation, post=everybody, names=config.names, gpu=terms)
 

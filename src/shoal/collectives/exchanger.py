@@ -69,6 +69,7 @@ class Exchanger(ABC):
     idle_seconds: float  # time spent waiting for late peers
     takes_gpu = False  # takes GPU tensors too, on the current stream
     needs_a_core = False  # operations keep a core busy instead of waiting for a link
+    least_bytes = 0  # from this size on, links take their time for bytes rather than for rounds; 0: not known
     why: str = ""  # why bytes take the way they take, for people
 
     @abstractmethod

@@ -88,6 +88,11 @@ class Group(ABC):
         """Operations keep a core of this machine busy, because all ranks are on it and none waits for a link."""
         return False
 
+    @property
+    def least_bytes(self) -> int:
+        """From this size on, links take their time for bytes rather than for rounds of messages. 0: not known."""
+        return 0
+
     @abstractmethod
     def all_reduce(
         self,

@@ -95,6 +95,10 @@ class ThreadedGroup(Operations):
         return self._exchanger is not None and self._exchanger.needs_a_core
 
     @property
+    def least_bytes(self) -> int:
+        return 0 if self._exchanger is None else self._exchanger.least_bytes
+
+    @property
     def why(self) -> str:
         """Why bytes take the way they take, for people."""
         return "" if self._exchanger is None else self._exchanger.why

@@ -20,6 +20,7 @@ SIZES = tuple(2**power for power in range(8, 31))  # bytes for which the model i
 # A schedule replaces the one of the next smaller size only if it is faster by this fraction: the model is not more
 # precise than that, and a table with few ranges is readable.
 LEAST_GAIN = 0.05
+ROUNDS_PART = 0.25  # of an exchange's time: beyond, it is too small to be worth its rounds of messages
 MOST_TOLD = 32  # ranks of a ring's order in a reason; all of them are in the plan
 
 
@@ -65,6 +66,7 @@ class LinkPlan:
     between: LinkPlan | None = None  # among the first ranks of the hosts, where hosts are known
     reason: str = "no link was measured, auto has a fixed table"
     seconds: float = 0.0  # that measuring took
+    least_bytes: int = 0  # of a tensor that is worth an exchange of its own; 0: not known
     matrix: LinkMatrix | None = None  # the figures behind the plan, as they were measured; None: none were
 
 
@@ -101,14 +103,17 @@ def make_plan(matrix: LinkMatrix, hosts: Hosts = ()) -> LinkPlan:
     is_usual = order == tuple(range(matrix.size))
     told = "" if is_usual or "ring" not in all_reduce.schedules else f"; ring in the order {_ranks_text(order)}"
     figures = "; ".join(_choice(all_reduces, size).reason for size in _telling(all_reduce))
+    least = between.least_bytes if between is not None else _least_bytes(all_reduces)
+    worth = f"{size_text(least)} are worth an exchange"
     return LinkPlan(
         all_reduce=all_reduce,
         broadcast=_table(_broadcasts(matrix, order, hosts)),
         order=() if is_usual else order,
         hosts=hosts if has_levels else (),
         between=between,
-        reason=f"{all_reduce.text}{told}: {matrix.text}; {figures}",
+        reason=f"{all_reduce.text}{told}: {matrix.text}; {figures}; {worth}",
         seconds=matrix.seconds,
+        least_bytes=least,
         matrix=raw,
     )
 
@@ -167,6 +172,12 @@ def _table(costs: Mapping[str, Cost]) -> SizeTable:
             least.append(size)
             schedules.append(choice.schedule)
     return SizeTable(tuple(least), tuple(schedules))
+
+
+def _least_bytes(costs: Mapping[str, Cost]) -> int:
+    """From this size on, an exchange spends its time on bytes rather than on rounds of messages."""
+    rounds = min(taken(SIZES[0]) for taken in costs.values())
+    return next((size for size in SIZES if rounds <= ROUNDS_PART * min(t(size) for t in costs.values())), SIZES[-1])
 
 
 def _telling(table: SizeTable) -> list[int]:

@@ -36,7 +36,11 @@ class AllReduceSettings(StrategySettings, frozen=True, kw_only=True, rename="keb
         str, Meta(description="what moves tensors: shoal (shared memory and TCP), or the library gloo, nccl or mpi")
     ] = "shoal"
     bucket_mb: Annotated[
-        float, Meta(description="gradients travel in groups of about this many MB, eight times that on a GPU")
+        float,
+        Meta(
+            description="gradients travel in groups of at most about this many MB, eight times that on a GPU; between "
+            "machines in smaller ones, where measured links are worth it"
+        ),
     ] = 4.0
 
     def check_values(self) -> None:

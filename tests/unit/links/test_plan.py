@@ -30,6 +30,26 @@ def test_the_table_takes_what_the_model_takes_but_for_small_gains(ranks: int, li
         assert f": {schedule} " in plan.reason or f", {schedule} " in plan.reason
 
 
+@settings(max_examples=scaled(50), deadline=None)
+@given(some.integers(2, 12), links)
+def test_an_exchange_is_worth_its_rounds_from_the_size_on_at_which_bytes_take_most_of_the_time(
+    ranks: int, link: Link
+) -> None:
+    matrix = uniform(ranks, link)
+    least = make_plan(matrix).least_bytes
+    rounds = min(choose(SIZES[0], matrix).seconds.values())
+    assert least == SIZES[-1] or rounds <= 0.25 * min(choose(least, matrix).seconds.values())
+    assert least == SIZES[0] or rounds > 0.25 * min(choose(least // 2, matrix).seconds.values())
+
+
+def test_links_between_hosts_decide_what_is_worth_an_exchange() -> None:
+    hosts: Hosts = ((0, 1), (2, 3))
+    matrix = uniform(4, LAN)
+    assert make_plan(matrix, hosts).least_bytes == make_plan(uniform(2, LAN)).least_bytes
+    assert make_plan(uniform(2, WAN)).least_bytes > make_plan(uniform(2, LAN)).least_bytes > 0
+    assert fixed_plan(hosts).least_bytes == 0  # nothing was measured
+
+
 def test_sizes_beyond_the_table_have_a_schedule() -> None:
     plan = make_plan(uniform(5, LAN))
     assert plan.all_reduce.at(0) == plan.all_reduce.schedules[0]

@@ -73,6 +73,7 @@ class GradientExchange:
         self._iteration: Iteration | None = None
         self._group: Group | None = None
         self._works_beside = True  # whether groups leave before the end of a backward
+        self._least_bytes = 0  # of a group, for the links of the moment
         self._round: _Round | None = None
         self._known = {id(parameter): (entry, parameter) for entry, parameter in model.named_parameters()}
         for key in self._known:
@@ -88,7 +89,10 @@ class GradientExchange:
         self._iteration, self._group = (None if is_alone else iteration), group
         watched = [parameter for parameter in parameters_of(modules_of(self._model)) if self._is_watched(parameter)]
         layout = [(id(parameter), parameter.dtype, parameter.shape) for parameter in watched]
-        if layout != self._layout:
+        # With a codec groups stay as they are, whatever links are measured: its residual belongs to them.
+        least = group.least_bytes if self._shared.board.peers.codec.raw else 0
+        if layout != self._layout or (least != self._least_bytes and iteration.is_first):
+            self._least_bytes = least
             self._watch(watched)
             self._layout = layout
 
@@ -141,7 +145,7 @@ class GradientExchange:
         self._watched = {id(parameter): self._known[id(parameter)][0] for parameter in watched}
         if any(self._groups.keys):  # the residual of old groups belongs to none of the new ones
             self._shared.board.peers.drop_residual(f"{self.name} trains other parameters from now on")
-        self._groups = GradientGroups(watched, group_bytes=self._shared.group_bytes)
+        self._groups = GradientGroups(watched, group_bytes=self._shared.group_bytes, least_bytes=self._least_bytes)
         self.follow(self.order)
         # Hooks of the accumulating node run in `backward()` only; hooks of the tensor would run in autograd.grad too.
         self._nodes, self._handles = [], []

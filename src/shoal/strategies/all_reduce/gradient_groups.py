@@ -16,7 +16,7 @@ import torch
 
 from shoal.collectives.group import Group, Pending
 from shoal.strategies.all_reduce.gradient_memory import GradientLayout
-from shoal.strategies.all_reduce.gradient_plan import GradientSize, completed, first_order, plan_groups
+from shoal.strategies.all_reduce.gradient_plan import GradientSize, completed, first_order, group_size, plan_groups
 
 # Groups on a GPU are larger by this factor: each costs half a millisecond for the way to the host and back.
 GPU_FACTOR = 8
@@ -34,12 +34,15 @@ class Scales:
 class GradientGroups:
     """The gradients of a list of parameters that require them."""
 
-    def __init__(self, parameters: Sequence[torch.Tensor], *, group_bytes: int) -> None:
+    def __init__(self, parameters: Sequence[torch.Tensor], *, group_bytes: int, least_bytes: int = 0) -> None:
+        """`group_bytes`: of a group, at most. `least_bytes`: of a group over links, at least (`Group.least_bytes`)."""
         self.parameters = list(parameters)
         self._layouts = [GradientLayout(parameter) for parameter in self.parameters]
         self._sizes = [GradientSize((p.dtype, p.device), p.numel() * p.element_size()) for p in self.parameters]
         self.is_on_gpu = any(parameter.is_cuda for parameter in self.parameters)
-        self._group_bytes = group_bytes * (GPU_FACTOR if self.is_on_gpu else 1)
+        self._factor = GPU_FACTOR if self.is_on_gpu else 1
+        self._group_bytes = group_bytes
+        self._least_bytes = least_bytes
         # Gradients that this backward has made, as autograd made them, in the order in which they came. They are not
         # in `.grad`: if backward raises, an optimizer must not find what no other worker has.
         self.arrived: dict[int, torch.Tensor | None] = {}
@@ -56,7 +59,9 @@ class GradientGroups:
 
         `named`: by parameter, for a codec to know groups by what is in them. Without names nothing is encoded.
         """
-        self._plan = plan_groups(self._sizes, order, group_bytes=self._group_bytes)
+        total = sum(size.bytes for size in self._sizes)
+        most, least = self._group_bytes * self._factor, self._least_bytes * self._factor
+        self._plan = plan_groups(self._sizes, order, group_bytes=group_size(total, most=most, least=least))
         self.keys = [self._key(group, named) for group in self._plan]
         self._place = {index: number for number, group in enumerate(self._plan) for index in group}
         self.reset()

@@ -12,6 +12,9 @@ from dataclasses import dataclass
 
 # The first group of several is small, so that bytes leave early in backward.
 FIRST_GROUP_PART = 4
+# Between machines a model's gradients make at least about so many groups, if the links are worth it: all but the last
+# group travel while backward goes on.
+GROUPS_OVER_LINKS = 16
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,14 @@ def completed(seen: Iterable[int], count: int) -> tuple[int, ...]:
     """The order in which gradients came, then those that did not come."""
     came = dict.fromkeys(seen)
     return (*came, *(index for index in first_order(count) if index not in came))
+
+
+def group_size(total: int, *, most: int, least: int) -> int:
+    """Bytes of a group, for a model with `total` bytes of gradients.
+
+    `least`: from this size on links take their time for bytes rather than for rounds; 0: not known, or no links.
+    """
+    return min(most, max(least, total // GROUPS_OVER_LINKS)) if least else most
 
 
 def plan_groups(

@@ -119,6 +119,40 @@ def test_where_every_core_computes_groups_wait_for_the_end_of_backward(
         assert left and set(left) == {has_spare_core}
 
 
+@pytest.mark.parametrize(("least", "groups"), [(0, 1), (1024, 3), (10**9, 1)])
+def test_over_links_that_are_worth_it_gradients_leave_in_more_groups(
+    least: int, groups: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(WatchedGroup, "least_bytes", least)
+    hub = Hub(2)
+
+    def train(run: shoal.Run) -> None:
+        loop(run, run.model(copy.deepcopy(START)))
+
+    train_in_threads(2, train, hub=hub)
+    assert groups_in(hub, 2) == groups
+
+
+def test_groups_follow_the_links_of_the_next_generation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(WatchedGroup, "least_bytes", property(lambda group: 1024 if group.generation > 1 else 0))
+    hub = Hub(2, fault=lambda rank, label: rank == 1 and "step 1, exchange 0" in label and hub.number == 1)
+
+    def train(run: shoal.Run) -> dict[str, torch.Tensor]:
+        model = run.model(copy.deepcopy(START))
+        loop(run, model)
+        assert list(dict.fromkeys(ORDER[name.split(".")[0]] for name in order_of(run))) == [0, 1, 2]
+        return model.state_dict()
+
+    ours, others = train_in_threads(2, train, hub=hub)
+    assert all(torch.equal(ours[name], others[name]) for name in ours)
+    assert [groups_in(hub, step) for step in (0, 2)] == [1, 3]
+
+
+def groups_in(hub: Hub, step: int) -> int:
+    """In which gradients of worker 0 left in a step that was not redone."""
+    return sum(label.startswith(f"step {step},") and "gradients" in label for label in hub.labels[0])
+
+
 def order_of(run: shoal.Run) -> list[str]:
     return run._session.strategy.state()["orders"]["model 1"]
 

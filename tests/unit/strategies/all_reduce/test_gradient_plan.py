@@ -5,7 +5,14 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.strategies.all_reduce.gradient_plan import GradientSize, completed, first_order, plan_groups
+from shoal.strategies.all_reduce.gradient_plan import (
+    GROUPS_OVER_LINKS,
+    GradientSize,
+    completed,
+    first_order,
+    group_size,
+    plan_groups,
+)
 
 SIZES = st.lists(
     st.builds(GradientSize, dtype=st.sampled_from(["float32", "float64"]), bytes=st.integers(0, 20_000)), max_size=40
@@ -64,3 +71,15 @@ def test_an_order_that_was_seen_is_completed_by_what_did_not_come(case: tuple[in
     came = list(dict.fromkeys(seen))
     assert list(order[: len(came)]) == came
     assert list(order[len(came) :]) == sorted(order[len(came) :], reverse=True)
+
+
+@given(st.integers(0, 10**10), st.integers(1, 10**9), st.integers(0, 10**9))
+def test_groups_over_links_are_many_but_neither_too_small_nor_above_the_setting(
+    total: int, most: int, least: int
+) -> None:
+    size = group_size(total, most=most, least=least)
+    if not least:
+        assert size == most
+    else:
+        assert min(most, least) <= size <= most
+        assert size in (most, least) or total // size >= GROUPS_OVER_LINKS

@@ -27,6 +27,7 @@ NODE = "SHOAL_NODE"  # the node that this process runs on, as an engine over sev
 SCRIPT = "SHOAL_SCRIPT"  # the script's path on that node, where it may differ from the launcher's
 FUNCTION_FILE = "SHOAL_FUNCTION_FILE"  # path of the file with the job's pickled function, where it may differ so too
 RAY_ADDRESS = "RAY_ADDRESS"  # Ray's own: of the cluster to use
+SPARK_SUBMIT = "PYSPARK_SUBMIT_ARGS"  # Spark's own: options of the driver that pyspark starts
 TORCH_AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"  # torch's own: whether it loads extensions, such as ours, at import
 MALLOC = "GLIBC_TUNABLES"  # the C library's own
 # A step frees every gradient and the next step allocates as much again. If malloc keeps that memory (up to 4 GiB) in
@@ -156,18 +157,28 @@ def in_plaintext(wanted: bool) -> Iterator[None]:
             os.environ[PLAINTEXT] = str(before)
 
 
-@contextlib.contextmanager
-def in_ray_cluster(address: str) -> Iterator[None]:
+def in_ray_cluster(address: str) -> contextlib.AbstractContextManager[None]:
     """Jobs of this process on Ray use the cluster at this address while the block runs."""
-    before = os.environ.get(RAY_ADDRESS)
-    os.environ[RAY_ADDRESS] = address
+    return _with(RAY_ADDRESS, address)
+
+
+def spark_submit_with(options: str) -> contextlib.AbstractContextManager[None]:
+    """If pyspark starts Spark's driver while the block runs, it has these options of spark-submit, then the user's."""
+    return _with(SPARK_SUBMIT, f"{options} {os.environ.get(SPARK_SUBMIT, 'pyspark-shell')}")
+
+
+@contextlib.contextmanager
+def _with(name: str, value: str) -> Iterator[None]:
+    """The environment has this variable while the block runs."""
+    before = os.environ.get(name)
+    os.environ[name] = value
     try:
         yield
     finally:
         if before is None:
-            del os.environ[RAY_ADDRESS]
+            del os.environ[name]
         else:
-            os.environ[RAY_ADDRESS] = before
+            os.environ[name] = before
 
 
 def native_is_wanted() -> bool:

@@ -15,7 +15,7 @@ from shoal.errors import UsageError
 JOB, NODES, RESTARTS = "SLURM_JOB_ID", "SLURM_JOB_NODELIST", "SLURM_RESTART_COUNT"
 LONGEST_WARNING = 90  # seconds before the end of its time at which an allocation is warned
 MOST_SLOTS = 256  # of a node: as many as one machine starts and watches
-# Of an allocation: `srun` takes variables for options, and one agent per node needs none of the job's.
+# The only SLURM_ variables that `srun` gets: it would read the others as options, and an agent needs none of them.
 KEPT = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT", "SLURM_WORKING_CLUSTER")
 
 
@@ -96,10 +96,13 @@ def salloc_command(salloc: str, wish: Wish, holder: Sequence[str]) -> tuple[str,
 
 
 def srun_command(srun: str, allocation: str, node: str, command: Sequence[str]) -> tuple[str, ...]:
-    """A step for one node: its loss ends no other. It has all that the allocation has on that node."""
+    """A step for one node: its loss ends no other. It has all that the allocation has on that node.
+
+    Its only task is bound to no core: it starts workers, which use all of them.
+    """
     return (
         *(srun, f"--jobid={allocation}", "--nodes=1", "--ntasks=1", f"--nodelist={node}", "--overlap", "--no-kill"),
-        *("--immediate=60", "--export=ALL", "--job-name=shoal", *command),
+        *("--immediate=60", "--export=ALL", "--cpu-bind=none", "--job-name=shoal", *command),
     )
 
 

@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 
+MARK = "allocation of shoal: "  # before the holder's line: other programs of the cluster may print something too
 END_SECONDS = 10.0  # that salloc may take to give an allocation back
 READ_BYTES = 65536
 
@@ -36,15 +37,17 @@ def keep(command: list[str]) -> int:
 
 
 def _pass_on(told: int) -> bool:
-    """Pass on what the holder tells, until its output or this process's input ends. True: it told something."""
+    """Pass on what is printed, until that or this process's input ends. True: the holder has told of an allocation."""
     is_given = False
+    last = b""  # as much as may be the beginning of the mark
     while True:
         ready, _, _ = select.select([0, told], [], [])
         if told in ready:
             data = os.read(told, READ_BYTES)
             if not data:
                 return is_given
-            is_given = True
+            is_given = is_given or MARK.encode() in last + data
+            last = (last + data)[-len(MARK) :]
             os.write(1, data)
         if 0 in ready and not os.read(0, READ_BYTES):
             return is_given

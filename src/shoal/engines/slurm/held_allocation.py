@@ -19,16 +19,18 @@ from msgspec import Meta
 from shoal.bounds import Name, Text
 from shoal.engines import texts
 from shoal.engines.slurm.allocation import Wish, salloc_command
+from shoal.engines.slurm.allocation_keeper import MARK
 from shoal.engines.slurm.slurm_programs import error_line, find_program
 from shoal.errors import UsageError
 
-HOLD = """
+HOLD = f"""
 import json, os, sys
-print(json.dumps({name: value for name, value in os.environ.items() if name.startswith("SLURM_")}), flush=True)
+told = json.dumps({{name: value for name, value in os.environ.items() if name.startswith("SLURM_")}})
+print("{MARK}" + told, flush=True)
 sys.stdin.read()
 """
 Variables = Annotated[dict[Name, Text], Meta(max_length=4096)]  # of Slurm, by name
-LONGEST_LINE = 1024 * 1024  # bytes of the holder's line
+MOST_BYTES = 1024 * 1024  # that salloc and its holder print
 LONGEST_WORDS = 64 * 1024  # bytes of what salloc says
 END_SECONDS = 15.0  # that the keeper may take: longer than it gives salloc
 
@@ -49,15 +51,21 @@ class HeldAllocation:
         )
 
     def wait(self) -> dict[str, str]:
-        """Slurm's variables, once it has given the allocation. Raises `UsageError` with its words if it does not."""
+        """Slurm's variables, once it has given the allocation. Raises `UsageError` with its words if it does not.
+
+        Programs of the cluster, such as a wrapper of salloc, may print other lines before.
+        """
         assert self._keeper.stdout is not None
-        line = b""
-        while not line.endswith(b"\n"):
+        printed = b""
+        while (line := _marked_line(printed)) is None:
             data = self._keeper.stdout.read(65536)
-            if not data or len(line) > LONGEST_LINE:
-                raise UsageError(texts.allocation_refused(self._words()))
-            line += data
-        return msgspec.json.decode(line, type=Variables)
+            if not data or len(printed) > MOST_BYTES:
+                raise UsageError(texts.allocation_refused(self._words(printed)))
+            printed += data
+        try:
+            return msgspec.json.decode(line, type=Variables)
+        except msgspec.MsgspecError:
+            raise UsageError(texts.allocation_refused(self._words(printed))) from None
 
     def close(self) -> None:
         """Give it back, or the request. Safe to call twice."""
@@ -73,6 +81,15 @@ class HeldAllocation:
         self._keeper.stdout.close()
         self._said.close()
 
-    def _words(self) -> str:
+    def _words(self, printed: bytes) -> str:
+        """What salloc said last, among its errors if there are any."""
         self._said.seek(0)
-        return error_line(self._said.read(LONGEST_WORDS).decode("utf-8", "replace").splitlines())
+        said = printed[-LONGEST_WORDS:] + b"\n" + self._said.read(LONGEST_WORDS)
+        return error_line(said.decode("utf-8", "replace").splitlines())
+
+
+def _marked_line(printed: bytes) -> bytes | None:
+    """The holder's line, without its mark; None: it has not come yet."""
+    _, mark, rest = printed.partition(MARK.encode())
+    line, end, _ = rest.partition(b"\n")
+    return line if mark and end else None

@@ -61,7 +61,7 @@ def _answer(program: str, *words: str) -> list[str]:
 
 
 def error_line(lines: Sequence[str]) -> str:
-    """The last one that says something; `error` lines go first, since others may follow them."""
+    """The last line that contains `error`; otherwise the last line that is not empty."""
     said = [printable(line.strip()) for line in lines if line.strip()]
     errors = [line for line in said if "error" in line]
     return (errors or said or ["nothing"])[-1]

@@ -1,12 +1,14 @@
 """A Spark application of a job's own: its driver is a JVM that this process starts, and that ends with it.
 
-The JVM reads its standard input to the end, which is this process's too, however that ends. Spark's log goes to a file
-without a name, never to the screen; of a failure its last lines are quoted.
+The JVM ends when its standard input closes. This process holds the other end, so the JVM ends with it, even if it is
+killed. Spark's log goes to a file without a name, never to the screen. If Spark fails, the error quotes the log's last
+lines. Properties reach the JVM in a file without a name too, never on a command line: some are secrets.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import shutil
 import signal
@@ -18,13 +20,13 @@ import threading
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 
 from shoal.engines.spark import texts
-from shoal.environment import inherited
+from shoal.environment import inherited, spark_submit_with
 from shoal.errors import UsageError, printable
 
 # Unless the user has set them.
@@ -34,7 +36,7 @@ DEFAULTS = {
     "spark.log.level": "ERROR",
     "spark.ui.showConsoleProgress": "false",
 }
-# What spark-submit takes where nobody has said anything.
+# Values that spark-submit uses when nothing is set.
 ASSUMED = {"spark.master": "local[*]", "spark.app.name": "pyspark-shell", "spark.ui.showConsoleProgress": "true"}
 END_SECONDS = 10.0  # that the JVM may take to end
 REACH_SECONDS = 5.0  # for a standalone master to take a connection
@@ -81,10 +83,8 @@ class OwnApplication:
         return self._context
 
     def _start(self, settings: Mapping[str, str]) -> None:
-        conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
         if SparkContext._gateway is None:
-            streams = {"stdout": self._log, "stderr": self._log, "start_new_session": True}
-            self._gateway = launch_gateway(conf, popen_kwargs=streams)  # type: ignore[no-untyped-call]
+            self._gateway = _started_jvm(settings, self._log)
         gateway: Any = self._gateway or SparkContext._gateway
         whole = _completed(settings, gateway.jvm.SparkConf(True))
         if "spark.master" not in settings:
@@ -112,7 +112,10 @@ class OwnApplication:
 
 
 def _completed(settings: Mapping[str, str], known: Any) -> dict[str, str]:
-    """The properties with those that neither the user nor spark-defaults.conf has. `known` is what Spark has read."""
+    """The user's properties, with our defaults for those that neither the user nor spark-defaults.conf sets.
+
+    `known` is what Spark has read.
+    """
 
     def is_open(name: str) -> bool:
         return name not in settings and (not known.contains(name) or known.get(name) == ASSUMED.get(name))
@@ -121,6 +124,29 @@ def _completed(settings: Mapping[str, str], known: Any) -> dict[str, str]:
         raise UsageError(texts.NO_SPARK_MASTER)
     added = {name: value for name, value in DEFAULTS.items() if is_open(name)}
     return {"spark.master": str(known.get("spark.master")), **added, **settings}
+
+
+def _started_jvm(settings: Mapping[str, str], log: IO[bytes]) -> Any:
+    """Pyspark's connection to a new JVM. The file with the properties is open in this process's children alone."""
+    with os.fdopen(os.memfd_create("spark-properties"), "wb") as file:
+        file.write(properties_file(settings))
+        file.flush()
+        number = file.fileno()
+        options: dict[str, Any] = {"stdout": log, "stderr": log, "start_new_session": True, "pass_fds": (number,)}
+        # Without the first option, the file would stand in for spark-defaults.conf.
+        with spark_submit_with(f"--load-spark-defaults --properties-file /proc/self/fd/{number}"):
+            return launch_gateway(popen_kwargs=options)  # type: ignore[no-untyped-call]
+
+
+def properties_file(settings: Mapping[str, str]) -> bytes:
+    """In Java's format. Whatever is no ASCII letter or digit is written as a code, so that it has no meaning there."""
+    return "".join(f"{_coded(name)}={_coded(value)}\n" for name, value in settings.items()).encode("ascii")
+
+
+def _coded(text: str) -> str:
+    units = memoryview(text.encode("utf-16-le", "surrogatepass")).cast("H")
+    plain = (chr(unit) for unit in units)
+    return "".join(one if one.isascii() and one.isalnum() else f"\\u{ord(one):04x}" for one in plain)
 
 
 def _end_jvm(gateway: Any) -> None:

@@ -19,7 +19,7 @@ ANY_NODE = "of Spark"  # where Spark has not said which executor it was
 
 
 def gone_with(end: TaskEnd) -> NodeGone | None:
-    """An agent has ended. None: it was told to, or its connection closed, which the launcher knows from that."""
+    """An agent has ended. None: it was told to leave or lost its connection; the launcher knows of both already."""
     if end.code == 0:
         return None
     lines = end.said.splitlines()

@@ -1,9 +1,9 @@
 """Agents in executors of Spark: one Spark job of a single task for each worker slot, which ends with its agent.
 
-A job for each slot, since a Spark job fails as a whole: the loss of an executor concerns the slots that it had, Spark
-starts their tasks again on another one, and a job that failed all the same is submitted again. Tasks that find no free
-core wait in Spark's queue, so cores that come later are used. Not here: the application (`own_application`), what a
-task does (`spark_task`).
+Each slot has a Spark job of its own, because a Spark job fails as a whole. If an executor is lost, Spark restarts its
+tasks elsewhere; if a job fails nevertheless, the provider submits it again. Tasks that find no free core wait in
+Spark's queue, so cores that come later are used. Not here: the application (`own_application`), what a task does
+(`spark_task`).
 """
 
 from __future__ import annotations
@@ -15,13 +15,12 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
-from functools import partial
 
 from pyspark import SparkContext
 
 from shoal.engines.nodes.provider import NodeGone, Provider, WayIn
 from shoal.engines.spark.spark_failures import gone_with, gone_without_agent
-from shoal.engines.spark.spark_task import TaskEnd, run_task
+from shoal.engines.spark.spark_task import AgentTask, TaskEnd
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # seconds before the job of a slot is submitted again
 LEAVE_SECONDS = 2.0  # that tasks may take to end after their agents
@@ -31,7 +30,7 @@ THREAD = "shoal-spark-job"
 
 class SparkProvider(Provider):
     def __init__(self, context: SparkContext, slots: int, close_context: Callable[[], None]) -> None:
-        """`close_context` is called at the end; it leaves an application alone that is the user's."""
+        """`close_context` is called at the end; it must do nothing if the application is the user's."""
         self._context = context
         self._slots = slots
         self._close_context = close_context
@@ -70,7 +69,8 @@ class SparkProvider(Provider):
                 self._context.cancelJobGroup(self._group)
         self._has_ended(END_SECONDS)
         self._close_context()
-        os.close(self._bell)
+        if self._has_ended(0.0):  # else a thread may still ring
+            os.close(self._bell)
 
     def _has_ended(self, seconds: float) -> bool:
         """Whether all threads end in that time."""
@@ -95,7 +95,7 @@ class SparkProvider(Provider):
         """One Spark job, up to its end."""
         try:
             self._context.setJobGroup(self._group, "a worker of Shoal", interruptOnCancel=True)
-            [end] = self._context.parallelize([0], 1).mapPartitions(partial(run_task, way_in)).collect()
+            [end] = self._context.parallelize([0], 1).mapPartitions(AgentTask(way_in)).collect()
         except Exception as error:  # Spark's, py4j's, or of a socket that closed
             return gone_without_agent(str(error))
         return gone_with(TaskEnd(*end))

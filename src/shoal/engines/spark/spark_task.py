@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -23,7 +24,7 @@ EXECUTOR = "--executor-id"  # on the command line of an executor, with its cores
 CORES = "--cores"
 LOCAL_EXECUTOR = "driver"  # what Spark calls the executor inside the driver (master local[N])
 # Variables that Spark sets for its own Python: secrets, a fixed seed of hashes, output in pieces.
-SPARKS_OWN = re.compile(r"PYTHON_WORKER_FACTORY_SECRET|_PYSPARK_\w+|PYTHONHASHSEED|PYTHONUNBUFFERED")
+SPARKS_OWN = re.compile(r"PYTHON_WORKER_FACTORY_SECRET|_(PY)?SPARK_\w+|PYTHONHASHSEED|PYTHONUNBUFFERED")
 
 
 class TaskEnd(NamedTuple):
@@ -41,18 +42,23 @@ class Resource(Protocol):
     def addresses(self) -> Sequence[str]: ...
 
 
-def run_task(way_in: WayIn, _: Iterable[int]) -> Iterator[tuple[str, int, str]]:
-    """The task: one agent with one slot, from its start to its end."""
-    context = TaskContext.get()
-    assert context is not None, "this runs in tasks of Spark"
-    node = node_name(_executors_command(), context.cpus(), context.taskAttemptId())
-    variables = agent_variables(inherited({}), context.resources())
-    code, lines = run_agent(way_in.errand_line(node, 1), variables)
-    yield node, code, "\n".join(lines)
+@dataclass(frozen=True)
+class AgentTask:
+    """The task: one agent with one slot, from its start to its end. Spark may log a task, but never its secret."""
+
+    way_in: WayIn = field(repr=False)
+
+    def __call__(self, _: Iterable[int]) -> Iterator[tuple[str, int, str]]:
+        context = TaskContext.get()
+        assert context is not None, "this runs in tasks of Spark"
+        node = node_name(_executors_command(), context.cpus(), context.taskAttemptId())
+        variables = agent_variables(inherited({}), context.resources())
+        code, lines = run_agent(self.way_in.errand_line(node, 1), variables)
+        yield node, code, "\n".join(lines)
 
 
 def node_name(executor: Sequence[str], cpus: int, task: int) -> str:
-    """The executor's own number, with the task's where an executor can run several."""
+    """`executor-N`, or `executor-N-task-M` if the executor has cores for several tasks."""
     number = _value_of(EXECUTOR, executor) or LOCAL_EXECUTOR
     cores = _value_of(CORES, executor)
     has_room_for_one = cores.isdigit() and int(cores) < 2 * cpus

@@ -76,7 +76,7 @@ def test_all_workers_fit_on_the_fewest_nodes_and_the_end_is_announced() -> None:
 
 def test_a_step_is_for_one_node_and_takes_no_option_from_a_variable() -> None:
     command = srun_command("srun", "7", "node2", ("python", "agent"))
-    assert {"--jobid=7", "--nodes=1", "--nodelist=node2", "--overlap"} <= set(command)
+    assert {"--jobid=7", "--nodes=1", "--nodelist=node2", "--overlap", "--cpu-bind=none"} <= set(command)
     assert command[-2:] == ("python", "agent")
     variables = {**HELD, "SLURM_GPUS_PER_TASK": "1", "SRUN_CPUS_PER_TASK": "2", "SLURM_CONF": "/c", "PATH": "/bin"}
     assert srun_variables(variables) == {"SLURM_CONF": "/c", "PATH": "/bin"}

@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.engines.spark.spark_task import agent_variables, node_name
+from shoal.engines.nodes.provider import WayIn
+from shoal.engines.spark.spark_task import AgentTask, agent_variables, node_name
+from shoal.values import Address
 
 
 def executor(number: str, cores: int) -> tuple[str, ...]:
@@ -46,6 +48,12 @@ class Given:
 
 
 def test_an_agent_gets_the_gpus_of_its_task_and_none_of_sparks_secrets() -> None:
-    variables = {"PATH": "/bin", "PYTHON_WORKER_FACTORY_SECRET": "s", "PYTHONHASHSEED": "0", "PYTHONPATH": "/app"}
+    sparks = {"PYTHON_WORKER_FACTORY_SECRET": "s", "_SPARK_AUTH_SECRET": "s", "PYTHONHASHSEED": "0"}
+    variables = {"PATH": "/bin", "PYTHONPATH": "/app", **sparks}
     assert agent_variables(variables, {}) == {"PATH": "/bin", "PYTHONPATH": "/app"}
     assert agent_variables(variables, {"gpu": Given(("1", "3"))})["CUDA_VISIBLE_DEVICES"] == "1,3"
+
+
+def test_a_task_in_a_log_of_spark_shows_no_token() -> None:
+    task = AgentTask(WayIn(Address("10.0.0.1", 7), "the-token"))
+    assert "the-token" not in f"{task} {task!r} {[task]}"

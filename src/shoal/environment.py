@@ -243,9 +243,9 @@ def inherited(variables: Mapping[str, str]) -> dict[str, str]:
     return {**os.environ, **variables}
 
 
-def times_requeued() -> int:
-    """How often Slurm has put the job that this process is in back into its queue."""
-    count = os.environ.get("SLURM_RESTART_COUNT", "")
+def times_requeued(variable: str) -> int:
+    """How often a cluster, which says it in this variable, has put the job of this process back into its queue."""
+    count = os.environ.get(variable, "")
     return int(count) if count.isascii() and count.isdigit() else 0
 
 

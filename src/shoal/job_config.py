@@ -2,8 +2,8 @@
 
 `workers` in Python is `--workers` on the command line and `workers` in a file; `run_dir` is `--run-dir` and `run-dir`.
 This module checks each value once and answers an unknown name with the nearest known one. Not here: settings that only
-some strategies have (`settings` declares and checks them); which settings go with the chosen strategy
-(`disk.settings_merge` checks that once the file and the command line are merged); what users are told about mistakes
+some strategies or engines have (`settings` declares and checks them); when it is checked that settings go together
+(`disk.settings_merge` has it done once the file and the command line are merged); what users are told about mistakes
 (`settings.texts`).
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -24,23 +24,21 @@ from shoal.environment import parse_address
 from shoal.errors import UsageError
 from shoal.manners import Manners
 from shoal.settings import texts
-from shoal.settings.allocation_wishes import check_wishes
-from shoal.settings.ray_wishes import ray_wish
+from shoal.settings.engines.engine_settings import LOCAL, EngineKind, EngineSettings
+from shoal.settings.kind_settings import Kind, KindSettings
+from shoal.settings.kinds import ENGINES, OWN_ENGINES, OWN_SETTINGS, OWN_STRATEGIES, STRATEGIES, settings_of
+from shoal.settings.secret_words import HOLDERS, without_secrets
 from shoal.settings.setting_checks import MOST_LOCAL, nearest, one_of
-from shoal.settings.spark_properties import spark_properties
-from shoal.settings.strategy_kinds import OWN, kinds_beside_own, settings_of, strategy_kind
-from shoal.settings.strategy_settings import Kind, StrategySettings
+from shoal.settings.strategy_settings import StrategySettings
 
 RESIZES = ("global-batch", "worker-batch", "worker-batch-and-lr")
 PROGRESS = ("auto", "live", "plain", "none")
-LOCAL, SSH, SLURM, RAY, SPARK, DASK = "local", "ssh", "slurm", "ray", "spark", "dask"
-ENGINES = (LOCAL, SSH, SLURM, RAY, SPARK, DASK)
 MOST_WORKERS = 10_000  # of a job
-NO_SETTINGS = ("strategy-settings", "given")  # fields of `JobConfig`
+NO_SETTINGS = ("strategy-settings", "engine-settings", "given")  # fields of `JobConfig`
 
 
 class JobConfig(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
-    """The settings of one job: those that every job has, and those of strategies."""
+    """The settings of one job: those that every job has, and those of strategies and engines."""
 
     workers: Annotated[int, Meta(description="number of worker processes (-n); MIN:MAX sets --min-workers too")] = 1
     min_workers: Annotated[
@@ -50,22 +48,6 @@ class JobConfig(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbi
     on: Annotated[
         str, Meta(description="where workers and servers run: local (here), ssh (--hosts), slurm, ray, spark or dask")
     ] = LOCAL
-    hosts: Annotated[str, Meta(description="TOML file with a table for each host of --on ssh")] = ""
-    nodes: Annotated[
-        str, Meta(description="with --on slurm: nodes to ask for, N or MIN:MAX; without it the job uses its allocation")
-    ] = ""
-    time: Annotated[
-        str, Meta(description="with --nodes: how long, such as 4h, 30m or 1-12:00:00; default what the cluster allows")
-    ] = ""
-    slurm: Annotated[
-        str, Meta(description='with --nodes: further options of salloc, such as "partition=gpu gpus-per-task=1"')
-    ] = ""
-    ray: Annotated[
-        str, Meta(description='with --on ray: what each worker gets, such as "cpus=2 gpus=1 memory=8G wait=10m"')
-    ] = ""
-    spark: Annotated[
-        str, Meta(description='with --on spark: properties of its application, such as "master=spark://node1:7077"')
-    ] = ""
     resize: Annotated[
         str,
         Meta(
@@ -105,6 +87,7 @@ class JobConfig(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbi
     progress: Annotated[str, Meta(description="auto, live, plain or none")] = "auto"
     open: Annotated[bool, Meta(description="open the report in a browser when the job ends")] = False
     strategy_settings: tuple[StrategySettings, ...] = ()  # no setting by itself; kinds with all defaults are left out
+    engine_settings: tuple[EngineSettings, ...] = ()  # the same
     given: tuple[str, ...] = ()  # no setting by itself: names that the command line, a file or a caller has set
 
     def validate(self) -> Self:
@@ -115,12 +98,9 @@ class JobConfig(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbi
             raise UsageError(texts.bad_min_workers(self.min_workers, self.workers))
         if not 0 <= self.spares <= MOST_LOCAL:
             raise UsageError(texts.out_of_range("spares", self.spares, 0, MOST_LOCAL))
-        one_of("on", self.on, ENGINES)
-        check_wishes(self.nodes, self.time, self.slurm)
-        ray_wish(self.ray)
-        spark_properties(self.spark)
+        ENGINES.named(self.on)
         one_of("resize", self.resize, RESIZES)
-        strategy_kind(self.strategy)
+        STRATEGIES.named(self.strategy)
         one_of("progress", self.progress, PROGRESS)
         if not 0 <= self.seed < 2**63:
             raise UsageError(texts.bad_seed(self.seed))
@@ -140,45 +120,45 @@ class JobConfig(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbi
             raise UsageError(texts.out_of_range("keep-checkpoints", self.keep_checkpoints, 1, 1_000_000))
         parse_address(self.address, named="--address")
         _ = self.checkpoints
-        for settings in self.strategy_settings:
+        for settings in (*self.engine_settings, *self.strategy_settings):
             settings.check_values()
         return self
 
     def check_together(self) -> Self:
         """Raise a UsageError for settings that do not go together. All of them must be known by now."""
-        if (self.on == SSH) != bool(self.hosts):
-            raise UsageError(texts.NO_HOSTS if self.on == SSH else texts.hosts_without_ssh(self.hosts))
-        for name, value, needed in (
-            ("nodes", self.nodes, self.on == SLURM),
-            ("time", self.time, bool(self.nodes)),
-            ("slurm", self.slurm, bool(self.nodes)),
-        ):
-            if value and not needed:
-                raise UsageError(texts.only_with_slurm(name, value))
-        if self.ray and self.on != RAY:
-            raise UsageError(texts.only_with_ray(self.ray))
-        if self.spark and self.on != SPARK:
-            raise UsageError(texts.only_with_spark(self.spark))
-        chosen = strategy_kind(self.strategy)
-        for settings in self.strategy_settings:
-            if type(settings) not in chosen.all_settings:
-                settings.check_unused(self.strategy)
-        for kind in chosen.all_settings:
+        strategy = STRATEGIES.named(self.strategy)
+        has = settings_of([self.engine, strategy])
+        for one in (each for each in self.engine_settings if type(each) not in has):
+            one.check_unused(self.on)
+        for other in (each for each in self.strategy_settings if type(each) not in has):
+            other.check_unused(self.strategy)
+        for kind in has:
             self.of(kind).check_together(self)
         return self
 
     def of(self, kind: type[Kind]) -> Kind:
         """The settings of one kind, all defaults if the user has changed none of them."""
-        return next((settings for settings in self.strategy_settings if isinstance(settings, kind)), kind())
+        every = (*self.engine_settings, *self.strategy_settings)
+        return next((settings for settings in every if isinstance(settings, kind)), kind())
+
+    def having(self, settings: EngineSettings) -> Self:
+        """The same job with these settings of an engine."""
+        others = (each for each in self.engine_settings if type(each) is not type(settings))
+        return msgspec.structs.replace(self, engine_settings=(*others, settings))
 
     def has(self, kind: type[StrategySettings]) -> bool:
         """Whether the job's strategy has settings of this kind."""
-        return kind in strategy_kind(self.strategy).all_settings
+        return kind in STRATEGIES.named(self.strategy).all_settings
+
+    @property
+    def engine(self) -> EngineKind:
+        """What the chosen engine declares about itself."""
+        return ENGINES.named(self.on)
 
     @property
     def manners(self) -> Manners:
         """The manners of the chosen strategy, without loading it."""
-        return self.of(strategy_kind(self.strategy).settings).manners
+        return self.of(STRATEGIES.named(self.strategy).settings).manners
 
     @property
     def fewest(self) -> int:
@@ -190,17 +170,23 @@ class JobConfig(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbi
         return checkpoint_rhythm(self.checkpoint_every)
 
     def to_toml(self) -> str:
-        """Every setting, so that a file written today means the same after a default has changed."""
-        return "".join(f"{name} = {_toml(value)}\n" for name, value in self.values().items())
+        """Every setting, so that a file written today means the same after a default has changed. No secrets."""
+        values = self.values()
+        hidden = {name: without_secrets(str(values[name])) for name in HOLDERS}
+        return "".join(f"{name} = {_toml(value)}\n" for name, value in (values | hidden).items())
 
     def values(self) -> dict[str, object]:
-        """Every setting by name, including settings of Shoal's own strategies that are not chosen."""
-        values: dict[str, object] = msgspec.to_builtins(self)
-        for name in NO_SETTINGS:
-            del values[name]
-        for kind in settings_of([*OWN.values(), strategy_kind(self.strategy)]):
-            values |= msgspec.to_builtins(self.of(kind))
-        return values
+        """Every setting by name, including settings of Shoal's own strategies and engines that are not chosen."""
+        values: dict[str, object] = {}
+        for name, value in msgspec.to_builtins(self).items():
+            if name not in NO_SETTINGS:
+                values[name] = value
+            if name == "on":
+                values |= self._values_of(settings_of([*OWN_ENGINES.values(), self.engine]))
+        return values | self._values_of(settings_of([*OWN_STRATEGIES.values(), STRATEGIES.named(self.strategy)]))
+
+    def _values_of(self, kinds: Iterable[type[KindSettings]]) -> dict[str, object]:
+        return {name: value for kind in kinds for name, value in msgspec.to_builtins(self.of(kind)).items()}
 
 
 @dataclass(frozen=True)
@@ -234,13 +220,16 @@ def common_names() -> tuple[str, ...]:
     return tuple(name for name in JobConfig.__struct_encode_fields__ if name not in NO_SETTINGS)
 
 
-def kinds_for(values: Mapping[str, Any]) -> tuple[type[StrategySettings], ...]:
-    """The kinds of strategy settings among these values. Packages are asked only for names that Shoal does not have."""
-    kinds = [*OWN.values()]
-    if (chosen := values.get("strategy")) not in OWN and isinstance(chosen, str):
-        kinds.append(strategy_kind(chosen))
-    known = {*common_names(), *(name for settings in settings_of(kinds) for name in settings.names())}
-    return settings_of(kinds if values.keys() <= known else [*kinds, *kinds_beside_own()])
+def kinds_for(values: Mapping[str, Any]) -> tuple[type[KindSettings], ...]:
+    """The kinds of settings among these values. Packages are asked only for names that Shoal does not have."""
+    kinds = OWN_SETTINGS
+    for table in (ENGINES, STRATEGIES):
+        if isinstance(chosen := values.get(table.option), str) and chosen not in table.own:
+            kinds += settings_of([table.named(chosen)])
+    known = {*common_names(), *(name for settings in kinds for name in settings.names())}
+    if not values.keys() <= known:
+        kinds += settings_of([*ENGINES.beside_own(), *STRATEGIES.beside_own()])
+    return tuple(dict.fromkeys(kinds))
 
 
 def from_mapping(values: Mapping[str, Any], *, origin: str) -> JobConfig:
@@ -256,19 +245,22 @@ def from_mapping(values: Mapping[str, Any], *, origin: str) -> JobConfig:
             raise UsageError(texts.no_setting(origin, name, nearest(name, known)))
     if isinstance(workers := renamed.get("workers"), str):
         renamed |= _workers_range(workers)
-    for name in ("checkpoint-every", "nodes"):  # in Python and TOML a user may write an integer
-        if type(number := renamed.get(name)) is int:
-            renamed[name] = str(number)
+    if type(steps := renamed.get("checkpoint-every")) is int:  # in Python and TOML a user may write an integer
+        renamed["checkpoint-every"] = str(steps)
     try:
         particular = tuple(_settings_in(renamed, kind) for kind in kinds)
         common = msgspec.convert({name: renamed[name] for name in renamed if name in common_names()}, JobConfig)
     except msgspec.ValidationError as error:
         raise UsageError(texts.wrong_type(origin, _plainly(str(error)))) from None
-    unusual = tuple(settings for settings in particular if settings.changed())
-    return msgspec.structs.replace(common, strategy_settings=unusual).validate()
+    unusual = [settings for settings in particular if settings.changed()]
+    return msgspec.structs.replace(
+        common,
+        strategy_settings=tuple(settings for settings in unusual if isinstance(settings, StrategySettings)),
+        engine_settings=tuple(settings for settings in unusual if isinstance(settings, EngineSettings)),
+    ).validate()
 
 
-def _settings_in(values: Mapping[str, Any], kind: type[StrategySettings]) -> StrategySettings:
+def _settings_in(values: Mapping[str, Any], kind: type[KindSettings]) -> KindSettings:
     given = {name: value for name, value in values.items() if name in kind.names()}
     return msgspec.convert(kind.completed(given), kind)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import shoal.launching.elsewhere
-from shoal.job_config import ENGINES, LOCAL
+from shoal.settings.engines.engine_settings import LOCAL
+from shoal.settings.kinds import OWN_ENGINES
 
 PAGES = Path(__file__).parents[2] / "docs" / "engines"
 MODULES = Path(shoal.launching.elsewhere.__file__).parent
@@ -27,7 +28,7 @@ def tables() -> list[list[str]]:
 
 
 def test_each_table_has_every_engine_and_says_which_are_to_come() -> None:
-    is_there = {engine: engine == LOCAL or (MODULES / f"{engine}_jobs.py").exists() for engine in ENGINES}
+    is_there = {engine: engine == LOCAL or (MODULES / f"{engine}_jobs.py").exists() for engine in OWN_ENGINES}
     wanted = {f"{engine}" if there else f"{engine}, *later*" for engine, there in is_there.items()} | {*NO_ENGINE}
     for rows in tables():
         assert {row.lower() for row in rows} == wanted

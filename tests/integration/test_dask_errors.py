@@ -45,7 +45,7 @@ def test_without_the_package_one_line_says_what_to_install(tmp_path: Path, monke
     script.touch()
     with pytest.raises(UsageError) as raised:
         chosen_engine(JobConfig(on="dask", workers=2), str(script), ())
-    assert str(raised.value) == launching_texts.engine_not_installed("dask", "distributed")
+    assert str(raised.value) == launching_texts.engine_not_installed("dask", "distributed", "shoal[dask]")
 
 
 def test_without_a_client_and_an_address() -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from shoal.engines import texts
-from shoal.job_config import ENGINES
 from shoal.settings import texts as setting_texts
 from support.launcher import Outcome, shoal, write_script
 from support.ssh_server import IS_MISSING, REASON, Place, SshHosts, ssh_hosts
@@ -96,4 +95,3 @@ def test_settings_that_do_not_go_together(tmp_path: Path, hosts: SshHosts) -> No
     assert_refused(outcome, setting_texts.hosts_without_ssh("hosts.toml"))
     outcome = shoal(tmp_path, "run", "--on", "shh", "script.py")
     assert_refused(outcome, setting_texts.not_one_of("on", "shh", setting_texts.did_you_mean("ssh")))
-    assert "ssh" in ENGINES

@@ -13,9 +13,9 @@ from shoal.errors import UsageError
 from shoal.job_config import RESIZES, JobConfig, from_mapping, from_toml, read_toml
 from shoal.settings import texts
 from shoal.settings.all_reduce_settings import AllReduceSettings
+from shoal.settings.kinds import OWN_STRATEGIES as OWN
 from shoal.settings.parameter_server_settings import SCALINGS, ParameterServerSettings
 from shoal.settings.setting_checks import nearest, size_of
-from shoal.settings.strategy_kinds import OWN
 from shoal.values import Address
 
 

@@ -18,8 +18,8 @@ from shoal.cli import texts
 from shoal.disk.settings_merge import merge
 from shoal.errors import UsageError
 from shoal.job_config import NO_SETTINGS, JobConfig
-from shoal.settings.strategy_kinds import OWN, kinds_beside_own, settings_of
-from shoal.settings.strategy_settings import StrategySettings
+from shoal.settings.kind_settings import KindSettings
+from shoal.settings.kinds import ENGINES, OWN_ENGINES, OWN_SETTINGS, OWN_STRATEGIES, STRATEGIES, settings_of
 
 # The order of groups in --help, and which settings each holds. Those of strategies come after the group `training`.
 GROUPS: Mapping[str, tuple[str, ...]] = {
@@ -29,12 +29,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         "spares",
         "threads",
         "on",
-        "hosts",
-        "nodes",
-        "time",
-        "slurm",
-        "ray",
-        "spark",
+        *(name for kind in settings_of(OWN_ENGINES.values()) for name in kind.names()),
     ),
     "training": ("resize", "strategy", "seed", "sync-batchnorm", "digest-every"),
     "coordinator": ("address", "plaintext", "heartbeat-limit", "hang-limit", "lease", "max-failures"),
@@ -54,7 +49,7 @@ KINDS: Mapping[type, tuple[type, str]] = {
 
 @dataclass(frozen=True)
 class Setting:
-    """One field of `JobConfig`, or of a strategy's settings, as an option."""
+    """One field of `JobConfig`, or of the settings of a strategy or an engine, as an option."""
 
     name: str  # as in a file; the option is --name
     kind: type
@@ -64,9 +59,9 @@ class Setting:
 
 
 def settings() -> dict[str, Setting]:
-    """By name: those of every job, then those of Shoal's own strategies."""
+    """By name: those of every job, then those of Shoal's own engines and strategies."""
     found = settings_in(JobConfig)
-    for kind in settings_of(OWN.values()):
+    for kind in OWN_SETTINGS:
         found |= settings_in(kind)
     return found
 
@@ -143,11 +138,11 @@ class Once(argparse.Action):
 
 
 def add_settings(parser: Parser) -> None:
-    """Every setting, in its group, and --config. Those of installed strategies are added where they are asked for."""
-    known = settings_in(JobConfig)
+    """Every setting, in its group, and --config. Those of installed packages are added where they are asked for."""
+    known = settings()
     offered = {*known}
 
-    def add_those_of(kinds: Iterable[type[StrategySettings]]) -> None:
+    def add_those_of(kinds: Iterable[type[KindSettings]]) -> None:
         groups: dict[str, argparse._ArgumentGroup] = {}
         for kind in kinds:
             if kind.title not in groups:
@@ -156,17 +151,21 @@ def add_settings(parser: Parser) -> None:
                 _add(groups[kind.title], setting)
                 offered.add(setting.name)
 
-    own = settings_of(OWN.values())
     for title, names in GROUPS.items():
         group = parser.add_argument_group(title)
         for name in names:
             _add(group, known[name])
         if title == "training":
-            add_those_of(own)
+            add_those_of(settings_of(OWN_STRATEGIES.values()))
     parser.add_argument(
         "--config", action=Once, default=argparse.SUPPRESS, metavar="FILE", help="settings from a TOML file"
     )
-    parser.later(lambda: add_those_of(kind for kind in settings_of(kinds_beside_own()) if kind not in own))
+
+    def add_those_of_packages() -> None:
+        found = settings_of([*ENGINES.beside_own(), *STRATEGIES.beside_own()])
+        add_those_of(kind for kind in found if kind not in OWN_SETTINGS)
+
+    parser.later(add_those_of_packages)
     parser.set_defaults(offered=offered)
 
 

@@ -23,7 +23,7 @@ from shoal.disk.run_directory import CONFIG
 from shoal.environment import parse_address, times_requeued
 from shoal.errors import CheckpointUnusable, UsageError
 from shoal.events import AnyEvent, JobEnded, JobStarted, Record, StepsApplied
-from shoal.job_config import SLURM, JobConfig, from_mapping, read_toml
+from shoal.job_config import JobConfig, from_mapping, read_toml
 from shoal.values import Address
 
 ANYWHERE = "127.0.0.1:0"  # the default of --address
@@ -37,10 +37,10 @@ def resumed_settings(given: JobConfig, again: Callable[[Mapping[str, Any]], JobC
         raise UsageError(texts.two_run_directories(given.run_dir, given.resume))
     file = path / CONFIG
     recorded = {name.replace("_", "-"): value for name, value in read_toml(file).items()}
-    from_mapping(recorded, origin=str(file))
+    engine = from_mapping(recorded, origin=str(file)).engine
     base = {name: value for name, value in recorded.items() if name not in ("run-dir", "resume")}
     address = parse_address(str(base.get("address", ANYWHERE)), named="--address")
-    if base.get("on") == SLURM:  # the launcher may run on another machine by now
+    if engine.launcher_moves:
         base["address"] = ANYWHERE
     elif address.is_loopback:  # take any port: the old one may be in use by now, and nobody outside knows it
         base["address"] = str(Address(address.host, 0))
@@ -48,8 +48,8 @@ def resumed_settings(given: JobConfig, again: Callable[[Mapping[str, Any]], JobC
 
 
 def after_requeue(given: JobConfig) -> JobConfig:
-    """A job that Slurm has put back into its queue goes on with the run that it began, if that has a checkpoint."""
-    if given.on != SLURM or given.resume or not given.run_dir or not times_requeued():
+    """A job that its cluster has put back into the queue goes on with the run that it began, if it has a checkpoint."""
+    if given.resume or not given.run_dir or not times_requeued(given.engine.restart_count):
         return given
     try:
         checkpoint_place.require_checkpoint(given)

@@ -23,7 +23,8 @@ import msgspec
 from shoal import files
 from shoal.disk import texts
 from shoal.errors import RunDirectoryExists, UsageError
-from shoal.job_config import LOCAL, JobConfig
+from shoal.job_config import JobConfig
+from shoal.settings.engines.engine_settings import LOCAL
 
 PARENT = Path("runs")
 CONFIG = "config.toml"
@@ -52,7 +53,7 @@ def create(config: JobConfig, title: str) -> RunDirectory:
             config = msgspec.structs.replace(config, run_dir=str(Path(config.run_dir).absolute()))
         path = Path(config.run_dir)
         if (lock := _claim(path, config)) is None:
-            raise RunDirectoryExists(texts.run_directory_taken(path, has_job=(path / CONFIG).exists()))
+            raise _taken(path)
         return RunDirectory(path, config, lock)
     name = f"{datetime.now():%Y%m%d-%H%M%S}-{re.sub(r'[^A-Za-z0-9_.-]+', '-', Path(title).stem)}"
     parent = PARENT if config.on == LOCAL else PARENT.absolute()
@@ -63,6 +64,17 @@ def create(config: JobConfig, title: str) -> RunDirectory:
         if (lock := _claim(path, named)) is not None:
             return RunDirectory(path, named, lock)
         number += 1
+
+
+def refuse_taken(config: JobConfig) -> None:
+    """Raises what `create` would raise, if that can be seen now."""
+    path = Path(config.run_dir or ".")
+    if config.run_dir and path.exists() and not (path.is_dir() and not any(path.iterdir())):
+        raise _taken(path)
+
+
+def _taken(path: Path) -> RunDirectoryExists:
+    return RunDirectoryExists(texts.run_directory_taken(path, has_job=(path / CONFIG).exists()))
 
 
 def reopen(config: JobConfig, lock: FileIO) -> RunDirectory:

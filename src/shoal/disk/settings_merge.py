@@ -1,13 +1,13 @@
 """A job's settings from all their origins: given as options, from a TOML file, from a job that is resumed.
 
-Each origin is checked by itself; which settings go with the strategy is checked once all of them are known. Not here:
-what one value may be (`job_config`), settings of strategies by themselves (`shoal.settings`), and options on a command
-line (`cli.options`).
+Each origin is checked by itself; which settings go with the strategy and the engine is checked once all of them are
+known. Not here: what one value may be (`job_config`), settings of strategies and engines by themselves
+(`shoal.settings`), and options on a command line (`cli.options`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -17,7 +17,10 @@ import msgspec
 from shoal.disk import texts
 from shoal.errors import UsageError
 from shoal.job_config import JobConfig, from_mapping, kinds_for, read_toml
-from shoal.settings.strategy_kinds import strategy_kind
+from shoal.settings.engines.engine_settings import EngineSettings
+from shoal.settings.kind_settings import KindSettings
+from shoal.settings.kinds import ENGINES, STRATEGIES, KindTable
+from shoal.settings.strategy_settings import StrategySettings
 
 
 def merge(
@@ -42,12 +45,21 @@ def merge(
 
 
 def fitting(base: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """`base` without what its strategy has and the one that is given has not, and without what `given` implies."""
-    dropped: set[str] = set()
-    strategy = given.get("strategy", base.get("strategy"))
-    if base and strategy != base.get("strategy"):
-        kept = strategy_kind(strategy).all_settings
-        dropped = {name for kind in kinds_for(base) if kind not in kept for name in kind.names()}
+    """`base` without what its strategy or engine has and the given one has not, and without what `given` implies."""
+    dropped = {*_left_behind(base, given, STRATEGIES, StrategySettings)}
+    dropped |= {*_left_behind(base, given, ENGINES, EngineSettings)}
     for kind in kinds_for(given):
         dropped |= kind.completed(dict(given)).keys() - given.keys()
     return {name: value for name, value in base.items() if name not in dropped}
+
+
+def _left_behind(
+    base: Mapping[str, Any], given: Mapping[str, Any], table: KindTable[Any], settings: type[KindSettings]
+) -> Iterator[str]:
+    """Names of recorded settings that a job which goes on with another strategy or engine does not have."""
+    chosen = given.get(table.option, base.get(table.option))
+    if base and chosen != base.get(table.option):
+        kept = table.named(chosen).all_settings
+        for kind in kinds_for(base):
+            if issubclass(kind, settings) and kind not in kept:
+                yield from kind.names()

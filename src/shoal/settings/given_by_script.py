@@ -2,7 +2,8 @@
 
 A script that runs alone starts nothing: it has no other workers, no servers and no coordinator. Under `shoal run` all
 of these run already when the script says what it wants, and the command line beats the script. The table says for every
-setting what happens then; settings of strategies from installed packages are not in it and get `OTHER`.
+setting what happens then. Settings from installed packages are not in it: those of engines are treated like Shoal's
+own, those of strategies get `OTHER`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from enum import Enum, auto
 
 from shoal.errors import UsageError
 from shoal.settings import texts
+from shoal.settings.kinds import ENGINES, OWN_ENGINES, settings_of
 from shoal.settings.parameter_server_settings import PARAMETER_SERVER, ParameterServerSettings
 
 ORIGIN = "shoal.main"  # who gave these settings, in messages
@@ -52,22 +54,10 @@ _PLACE = Treatment(Alone.HONOURED, InJob.TOLD)
 
 TREATMENTS: Mapping[str, Treatment] = {
     **dict.fromkeys(
-        (
-            "workers",
-            "min-workers",
-            "spares",
-            "on",
-            "hosts",
-            "nodes",
-            "time",
-            "slurm",
-            "ray",
-            "spark",
-            "strategy",
-            "chaos",
-        ),
+        ("workers", "min-workers", "spares", "on", "strategy", "chaos"),
         _STARTED,
     ),
+    **{name: _STARTED for kind in settings_of(OWN_ENGINES.values()) for name in kind.names()},
     **dict.fromkeys(ParameterServerSettings.names(), _STARTED),
     **dict.fromkeys(
         ("address", "plaintext", "heartbeat-limit", "hang-limit", "lease", "max-failures"), _BETWEEN_PROCESSES
@@ -82,7 +72,9 @@ TREATMENTS: Mapping[str, Treatment] = {
 
 
 def treatment_of(name: str) -> Treatment:
-    return TREATMENTS.get(name, OTHER)
+    if (known := TREATMENTS.get(name)) is not None:
+        return known
+    return _STARTED if any(name in kind.names() for kind in settings_of(ENGINES.beside_own())) else OTHER
 
 
 def check_alone(wanted: Values, usual: Values, *, script: str) -> None:

@@ -15,8 +15,9 @@ from shoal.errors import UsageError
 from shoal.manners import Manners
 from shoal.settings import texts
 from shoal.settings.codec_settings import CodecSettings
+from shoal.settings.kind_settings import AllSettings
 from shoal.settings.setting_checks import MOST_LOCAL, one_of, size_of
-from shoal.settings.strategy_settings import AllSettings, StrategyKind, StrategySettings
+from shoal.settings.strategy_settings import StrategyKind, StrategySettings
 from shoal.values import Address
 
 CONSISTENCIES = ("synchronous", "asynchronous")
@@ -142,11 +143,11 @@ class ParameterServerSettings(StrategySettings, frozen=True, kw_only=True, renam
         for name in (name for name in names if name in self.changed()):
             raise UsageError(texts.for_other_servers(self.given(name), whose, self.servers))
 
-    def check_unused(self, strategy: str) -> None:
+    def check_unused(self, chosen: str) -> None:
         for name in sorted(self.changed(), key=lambda name: name != "staleness"):  # staleness implies others
             if name in ("noise", "normalize"):
-                raise UsageError(texts.strategy_pushes_nothing(self.given(name), strategy))
-            raise UsageError(texts.for_parameter_servers(self.given(name), name, strategy))
+                raise UsageError(texts.strategy_pushes_nothing(self.given(name), chosen))
+            raise UsageError(texts.for_parameter_servers(self.given(name), name, chosen))
 
 
 PARAMETER_SERVER = StrategyKind(

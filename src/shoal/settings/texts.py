@@ -1,4 +1,4 @@
-"""What users are told about settings that cannot work: one value, several together, a file, an installed strategy.
+"""What users are told about settings that cannot work: one value, several together, a file, an installed package.
 
 Tests refer to these texts, so that mending a word breaks none of them. Also here: the texts of `job_config`. Names of
 settings are given as on the command line, without the dashes.
@@ -92,7 +92,7 @@ def bad_noise(noise: float) -> str:
     return f"--noise is {noise}; it should be a standard deviation of 0 (none) or more"
 
 
-# Settings that do not go together. `given`: the setting with its value, as `StrategySettings.given` writes it.
+# Settings that do not go together. `given`: the setting with its value, as `KindSettings.given` writes it.
 
 NO_SERVERS = (
     "--strategy parameter-server has no servers: give --servers 2 to start two, or --servers HOST:PORT of a group that "
@@ -127,6 +127,10 @@ def bad_spark_properties(text: str, why: str) -> str:
         f"--spark is {text!r}, and {why}; it should hold properties of Spark, such as 'master=spark://node1:7077 "
         "executor.memory=4g'"
     )
+
+
+def bad_spark_wait(value: str) -> str:
+    return f"--spark has wait={value}; it should be a time such as 10m, 1h or 90s"
 
 
 def only_with_spark(value: str) -> str:
@@ -169,6 +173,10 @@ def workers_exchange_nothing(given: str, strategy: str) -> str:
 
 def for_another_strategy(given: str, name: str, strategy: str) -> str:
     return f"{given} is for another strategy than {strategy}; leave --{name} out"
+
+
+def for_another_engine(given: str, name: str, engine: str) -> str:
+    return f"{given} is for another engine than {engine}; leave --{name} out"
 
 
 def for_parameter_servers(given: str, name: str, strategy: str) -> str:
@@ -277,20 +285,21 @@ def config_not_toml(path: Path, why: ValueError) -> str:
     return not_toml(f"the configuration file {path}", why)
 
 
-# Strategies of installed packages. `entry`: MODULE:OBJECT of the entry point.
+# Strategies and engines of installed packages. `word`: strategy or engine. `entry`: MODULE:OBJECT of the entry point.
 
 
-def strategy_fails_to_load(name: str, entry: str, error: Exception) -> str:
-    return f"the strategy {name!r} of {entry} cannot be loaded: {error or repr(error)}"
+def kind_fails_to_load(word: str, name: str, entry: str, error: Exception) -> str:
+    return f"the {word} {name!r} of {entry} cannot be loaded: {error or repr(error)}"
 
 
-def no_strategy_kind(name: str, entry: str) -> str:
-    return f"{entry}, which is offered as the strategy {name!r}, is no StrategyKind of that name"
+def no_such_kind(word: str, name: str, entry: str, kind: str) -> str:
+    """`kind`: the class that it should have."""
+    return f"{entry}, which is offered as the {word} {name!r}, is no {kind} of that name"
 
 
-def setting_taken(strategy: str, name: str, owner: str) -> str:
+def setting_taken(word: str, kind: str, name: str, owner: str) -> str:
     """`owner`: the class of settings that has it."""
     return (
-        f"the strategy {strategy!r} has a setting {name!r}, which {owner} has too; give the setting another name, or "
-        "share those settings"
+        f"the {word} {kind!r} has a setting {name!r}, which {owner} has too; give the setting another name, or share "
+        "those settings"
     )

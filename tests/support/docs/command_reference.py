@@ -14,9 +14,8 @@ from unittest import mock
 from shoal.bench.benchmarks import BENCHMARKS
 from shoal.cli.jobs import servers
 from shoal.cli.main import COMMANDS
-from shoal.cli.options import GROUPS, SHORT, Parser, Setting, settings_in
-from shoal.job_config import JobConfig
-from shoal.settings.strategy_kinds import OWN, settings_of
+from shoal.cli.options import GROUPS, SHORT, Parser, Setting, settings, settings_in
+from shoal.settings.kinds import OWN_STRATEGIES, settings_of
 
 TAKES_SETTINGS = ("run", "manifests")  # commands whose settings stand on a page of their own
 COMMANDS_INTRO = """\
@@ -94,7 +93,7 @@ def command_lines(name: str, parser: Parser) -> Iterator[str]:
         yield f"\nMeasures {BENCHMARKS[name.removeprefix('bench ')].line}."
     if name in TAKES_SETTINGS:
         yield "\nEvery [setting](settings.md) is an option, and:"
-    hidden = {setting.name for setting in all_settings()} if name in TAKES_SETTINGS else set()
+    hidden = {*settings()} if name in TAKES_SETTINGS else set()
     rows = [row(action) for action in parser._actions if shown(action) and action.dest not in hidden]
     if rows:
         yield "\n| argument or option | meaning |\n| --- | --- |"
@@ -123,27 +122,21 @@ def cell(text: str) -> str:
     return text.replace("|", "\\|")
 
 
-def all_settings() -> Iterator[Setting]:
-    yield from settings_in(JobConfig).values()
-    for kind in settings_of(OWN.values()):
-        yield from settings_in(kind).values()
-
-
 def settings_page() -> str:
-    common = settings_in(JobConfig)
+    known = settings()
     lines = [SETTINGS_INTRO.rstrip("\n")]
     for title, names in GROUPS.items():
-        lines += table(title, [common[name] for name in names])
+        lines += table(title, [known[name] for name in names])
         if title == "training":
-            for kind in settings_of(OWN.values()):
+            for kind in settings_of(OWN_STRATEGIES.values()):
                 lines += table(kind.title, list(settings_in(kind).values()))
     return "\n".join(lines) + "\n"
 
 
-def table(title: str, settings: Sequence[Setting]) -> Iterator[str]:
+def table(title: str, rows: Sequence[Setting]) -> Iterator[str]:
     yield f"\n## {title[0].upper()}{title[1:]}\n"
     yield "| command line | Python | TOML | meaning |\n| --- | --- | --- | --- |"
-    for setting in settings:
+    for setting in rows:
         option = f"`--{setting.name}`" + (f", `{SHORT[setting.name]}`" if setting.name in SHORT else "")
         python = f"`{setting.name.replace('-', '_')}={setting.default!r}`"
         toml = f"`{setting.name} = {json.dumps(setting.default)}`"

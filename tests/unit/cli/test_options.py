@@ -17,7 +17,8 @@ from shoal.errors import UsageError
 from shoal.job_config import JobConfig
 from shoal.launching import texts
 from shoal.settings import texts as setting_texts
-from shoal.settings.strategy_kinds import OWN, settings_of
+from shoal.settings.kinds import OWN_STRATEGIES as OWN
+from shoal.settings.kinds import settings_of
 
 # option strings and default, in the order of --help
 OPTIONS: list[tuple[tuple[str, ...], object]] = [

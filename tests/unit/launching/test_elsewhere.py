@@ -12,8 +12,12 @@ from shoal.engines import texts as engine_texts
 from shoal.errors import UsageError
 from shoal.job_config import JobConfig, from_mapping
 from shoal.launching import texts
-from shoal.launching.elsewhere.chosen import PACKAGES, chosen_engine
+from shoal.launching.elsewhere.chosen import chosen_engine
 from shoal.settings import texts as setting_texts
+from shoal.settings.engines.ssh_settings import SshSettings
+from shoal.settings.kinds import OWN_ENGINES
+
+PACKAGES = {name: kind.package for name, kind in OWN_ENGINES.items() if kind.package}
 
 
 @pytest.fixture
@@ -38,7 +42,7 @@ def test_the_coordinator_listens_where_the_first_host_reaches_it_and_the_hosts_f
     elsewhere = chosen_engine(config(Path(), address="127.0.0.1:0"), "train.py", ())
     assert elsewhere is not None
     assert elsewhere.config.address == "127.0.0.1:0"
-    assert elsewhere.config.hosts == str(project / "hosts.toml")
+    assert elsewhere.config.of(SshSettings).hosts == str(project / "hosts.toml")
 
 
 def test_more_workers_than_slots_name_both_numbers(project: Path) -> None:
@@ -71,5 +75,5 @@ def test_an_engine_that_is_not_installed_says_what_to_install(
     monkeypatch.setitem(sys.modules, package, None)  # as if it could not be imported
     with pytest.raises(UsageError) as raised:
         shoal.launch(str(project / "train.py"), on=engine)
-    assert str(raised.value) == texts.engine_not_installed(engine, package)
+    assert str(raised.value) == texts.engine_not_installed(engine, package, f"shoal[{engine}]")
     assert f'pip install "shoal[{engine}]"' in str(raised.value)

@@ -9,7 +9,15 @@ from hypothesis import strategies as st
 from shoal.errors import UsageError
 from shoal.job_config import from_mapping
 from shoal.settings import texts
-from shoal.settings.allocation_wishes import LONGEST, MOST_NODES, node_range, salloc_options, slurms_time, time_limit
+from shoal.settings.engines.slurm_settings import (
+    LONGEST,
+    MOST_NODES,
+    SlurmSettings,
+    node_range,
+    salloc_options,
+    slurms_time,
+    time_limit,
+)
 
 
 @given(st.integers(1, MOST_NODES), st.integers(1, MOST_NODES))
@@ -76,7 +84,7 @@ def test_settings_of_a_request_are_checked_like_others() -> None:
     config = from_mapping(
         {"on": "slurm", "nodes": 2, "time": "4h", "slurm": "partition=gpu"}, origin="test"
     ).check_together()
-    assert config.nodes == "2"
+    assert config.of(SlurmSettings).nodes == "2"
     assert salloc_options("partition=gpu --comment='two words' exclusive") == (
         *("--partition=gpu", "--comment=two words", "--exclusive"),
     )

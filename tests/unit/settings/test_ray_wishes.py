@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.errors import UsageError
-from shoal.job_config import JobConfig
+from shoal.job_config import from_mapping
 from shoal.settings import texts
-from shoal.settings.ray_wishes import RayWish, ray_wish
+from shoal.settings.engines.ray_settings import RayWish, ray_wish
 
 
 def test_without_words_a_worker_gets_a_core_or_one_for_each_thread() -> None:
@@ -45,6 +45,6 @@ def test_any_text_is_a_wish_or_a_mistake(text: str) -> None:
 
 def test_it_goes_with_ray_alone() -> None:
     with pytest.raises(UsageError) as failed:
-        JobConfig(ray="gpus=1").validate().check_together()
+        from_mapping({"ray": "gpus=1"}, origin="a test").check_together()
     assert str(failed.value) == texts.only_with_ray("gpus=1")
-    JobConfig(ray="gpus=1", on="ray").validate().check_together()
+    from_mapping({"ray": "gpus=1", "on": "ray"}, origin="a test").check_together()

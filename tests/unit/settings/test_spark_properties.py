@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from shoal.errors import UsageError
 from shoal.job_config import from_mapping
 from shoal.settings import texts
-from shoal.settings.spark_properties import spark_properties
+from shoal.settings.engines.spark_settings import spark_properties
 
 NAMES = st.from_regex(r"[a-z][a-zA-Z]*(\.[a-zA-Z]+){0,3}", fullmatch=True).filter(lambda name: name != "spark")
 

@@ -14,7 +14,7 @@ from shoal.errors import UsageError
 from shoal.job_config import from_mapping, from_toml
 from shoal.settings import texts
 from shoal.settings.all_reduce_settings import AllReduceSettings
-from shoal.settings.strategy_kinds import OWN, kinds_beside_own, strategy_kind
+from shoal.settings.kinds import OWN_STRATEGIES, STRATEGIES
 from support.local_steps_settings import LOCAL_STEPS, LocalStepsSettings
 from support.offers import offer
 
@@ -32,7 +32,9 @@ def _packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_strategy_of_our_own_can_be_made() -> None:
-    assert all(name == kind.name and callable(pkgutil.resolve_name(kind.maker)) for name, kind in OWN.items())
+    assert all(
+        name == kind.name and callable(pkgutil.resolve_name(kind.maker)) for name, kind in OWN_STRATEGIES.items()
+    )
 
 
 @pytest.mark.usefixtures("_packages")
@@ -41,7 +43,7 @@ def test_a_package_offers_a_strategy_with_settings_of_its_own() -> None:
     assert config.of(LocalStepsSettings).mean_every == config.manners.every == 7
     assert config.of(AllReduceSettings).schedule == "ring"
     assert from_toml(config.to_toml(), origin="test") == config
-    assert kinds_beside_own() == [LOCAL_STEPS]
+    assert STRATEGIES.beside_own() == [LOCAL_STEPS]
 
 
 @pytest.mark.usefixtures("_packages")
@@ -72,20 +74,24 @@ def test_a_job_that_goes_on_with_another_strategy_leaves_them_behind() -> None:
     [
         (
             "gossip",
-            texts.not_one_of("strategy", "gossip", texts.there_is([*OWN, "local-steps", "odd", "gone", "other"])),
+            texts.not_one_of(
+                "strategy", "gossip", texts.there_is([*OWN_STRATEGIES, "local-steps", "odd", "gone", "other"])
+            ),
         ),
         ("local-step", texts.not_one_of("strategy", "local-step", texts.did_you_mean("local-steps"))),
-        ("odd", texts.no_strategy_kind("odd", "pathlib:Path")),
-        ("other", texts.no_strategy_kind("other", "support.local_steps_settings:LOCAL_STEPS")),
+        ("odd", texts.no_such_kind("strategy", "odd", "pathlib:Path", "StrategyKind")),
+        ("other", texts.no_such_kind("strategy", "other", "support.local_steps_settings:LOCAL_STEPS", "StrategyKind")),
         (
             "gone",
-            texts.strategy_fails_to_load("gone", "nowhere.at.all:KIND", ImportError("No module named 'nowhere'")),
+            texts.kind_fails_to_load(
+                "strategy", "gone", "nowhere.at.all:KIND", ImportError("No module named 'nowhere'")
+            ),
         ),
     ],
 )
 def test_a_strategy_that_cannot_be_used_says_why(name: str, words: str) -> None:
     with pytest.raises(UsageError) as caught:
-        strategy_kind(name)
+        STRATEGIES.named(name)
     assert words in str(caught.value)
 
 
@@ -99,5 +105,5 @@ def test_a_setting_has_one_meaning(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     )
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
     with pytest.raises(UsageError) as caught:
-        strategy_kind("taken")
-    assert str(caught.value) == texts.setting_taken("taken", "schedule", "AllReduceSettings")
+        STRATEGIES.named("taken")
+    assert str(caught.value) == texts.setting_taken("strategy", "taken", "schedule", "AllReduceSettings")

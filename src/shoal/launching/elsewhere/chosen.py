@@ -1,44 +1,41 @@
 """The engine that a job has chosen (`--on`), by name, and the folder that travels to its nodes.
 
-Each engine has a module here with a function `chosen`, which checks what can be seen before any machine is asked. It is
-imported only if the engine is chosen. A function of a script or a module travels with the folder from which it is
-imported. One that travels by cloudpickle takes along the folder of the program that launched it, since it may import
-modules from there; from a notebook or a prompt it takes none.
+An engine names the function that makes it (`EngineKind.maker`); Shoal's own engines have a module each here. The
+function checks what can be seen before any machine is asked. It is imported only if the engine is chosen. A function of
+a script or a module travels with the folder from which it is imported. One that travels by cloudpickle takes along the
+folder of the program that launched it, since it may import modules from there; from a notebook or a prompt it takes
+none.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import pkgutil
 import sys
 import sysconfig
+from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol, cast
 
 from shoal.engines.nodes.script_files import read_below, read_folder
 from shoal.entry.function_script import FunctionCall, module_root, recorded_call
 from shoal.errors import UsageError
-from shoal.job_config import DASK, LOCAL, RAY, SLURM, SPARK, SSH, JobConfig
+from shoal.job_config import JobConfig
 from shoal.launching import texts
 from shoal.launching.elsewhere.gathering import Elsewhere, Folder
 from shoal.launching.from_python.travelling import INSTALLED, MAIN
 
-MODULES = {SSH: "ssh_jobs", SLURM: "slurm_jobs", RAY: "ray_jobs", SPARK: "spark_jobs", DASK: "dask_jobs"}
-PACKAGES = {RAY: "ray", SPARK: "pyspark", DASK: "distributed"}  # that an engine needs; the extra has its name
-
-
-class EngineModule(Protocol):
-    def chosen(self, config: JobConfig, folder: Folder) -> Elsewhere:
-        """Raises `UsageError` for what can be seen before any machine is asked."""
+Maker = Callable[[JobConfig, Folder], Elsewhere]  # raises `UsageError` for what is seen before any machine is asked
 
 
 def chosen_engine(config: JobConfig, script: str, arguments: tuple[str, ...]) -> Elsewhere | None:
     """None: this machine. Raises `UsageError`."""
-    if config.on == LOCAL:
+    engine = config.engine
+    if not engine.maker:
         return None
-    if (package := PACKAGES.get(config.on)) is not None and importlib.util.find_spec(package) is None:
-        raise UsageError(texts.engine_not_installed(config.on, package))
-    module = cast(EngineModule, importlib.import_module(f"{__package__}.{MODULES[config.on]}"))
-    return module.chosen(config, _folder(script, recorded_call(script, arguments)))
+    if engine.package and importlib.util.find_spec(engine.package) is None:
+        raise UsageError(texts.engine_not_installed(engine.name, engine.package, engine.requirement or engine.package))
+    make: Maker = pkgutil.resolve_name(engine.maker)
+    return make(config, _folder(script, recorded_call(script, arguments)))
 
 
 def _folder(script: str, call: FunctionCall | None) -> Folder:

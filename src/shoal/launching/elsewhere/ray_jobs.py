@@ -11,14 +11,14 @@ from shoal.engines.ray.room_messages import RoomWish
 from shoal.environment import inherited
 from shoal.job_config import JobConfig
 from shoal.launching.elsewhere.gathering import Elsewhere, Folder, Nodes, gathered, with_reachable_address
-from shoal.settings.ray_wishes import ray_wish
+from shoal.settings.engines.ray_settings import RaySettings, ray_wish
 from shoal.values import Address
 from shoal.watch.screen.slow_work import told_if_slow
 
 
 def chosen(config: JobConfig, folder: Folder) -> Elsewhere:
     cluster = cluster_address(inherited({}))
-    wish = ray_wish(config.ray, threads=config.threads)
+    wish = ray_wish(config.of(RaySettings).ray, threads=config.threads)
     room = RoomWish(
         cluster=cluster,
         bundle=wish.bundle,

@@ -15,7 +15,7 @@ from shoal.environment import inherited
 from shoal.errors import UsageError
 from shoal.job_config import JobConfig
 from shoal.launching.elsewhere.gathering import Elsewhere, Folder, Nodes, gathered, with_reachable_address
-from shoal.settings.allocation_wishes import node_range, salloc_options, slurms_time, time_limit
+from shoal.settings.engines.slurm_settings import SlurmSettings, node_range, salloc_options, slurms_time, time_limit
 from shoal.values import Address
 from shoal.watch.screen.display import announce
 from shoal.watch.screen.slow_work import told_if_slow
@@ -24,9 +24,10 @@ from shoal.watch.screen.slow_work import told_if_slow
 def chosen(config: JobConfig, folder: Folder) -> Elsewhere:
     variables = inherited({})
     job = slurm.job_in(variables)
-    if job and config.nodes and "nodes" in config.given:  # else it is what an earlier run of the job was given
-        raise UsageError(texts.nodes_in_allocation(config.nodes, job))
-    if not job and not config.nodes:
+    nodes = config.of(SlurmSettings).nodes
+    if job and nodes and "nodes" in config.given:  # else it is what an earlier run of the job was given
+        raise UsageError(texts.nodes_in_allocation(nodes, job))
+    if not job and not nodes:
         raise UsageError(texts.NO_ALLOCATION)
     for program in ("srun", "scontrol", "sinfo", *(() if job else ("salloc",))):
         find_program(program)
@@ -61,8 +62,9 @@ def _make_way(job: str) -> None:
 
 
 def _wish(config: JobConfig) -> slurm.Wish:
-    fewest, most = node_range(config.nodes)
-    seconds = time_limit(config.time) if config.time else 0
+    settings = config.of(SlurmSettings)
+    fewest, most = node_range(settings.nodes)
+    seconds = time_limit(settings.time) if settings.time else 0
     return slurm.Wish(
         fewest=fewest,
         most=most,
@@ -70,5 +72,5 @@ def _wish(config: JobConfig) -> slurm.Wish:
         threads=config.threads,
         seconds=seconds,
         time=slurms_time(seconds) if seconds else "",
-        options=salloc_options(config.slurm),
+        options=salloc_options(settings.slurm),
     )

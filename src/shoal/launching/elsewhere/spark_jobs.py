@@ -14,7 +14,7 @@ from shoal.engines.spark.spark_provider import SparkProvider
 from shoal.environment import inherited
 from shoal.job_config import JobConfig
 from shoal.launching.elsewhere.gathering import Elsewhere, Folder, Nodes, gathered, with_reachable_address
-from shoal.settings.spark_properties import spark_properties
+from shoal.settings.engines.spark_settings import SparkSettings, spark_properties
 from shoal.values import Address
 from shoal.watch.screen.slow_work import told_if_slow
 
@@ -24,7 +24,7 @@ ANYWHERE = "192.0.2.1"  # an address for documentation (RFC 5737): the way to it
 
 def chosen(config: JobConfig, folder: Folder) -> Elsewhere:
     context = SparkContext._active_spark_context  # of a Spark program that calls `shoal.launch`
-    properties = spark_properties(config.spark)
+    properties = spark_properties(config.of(SparkSettings).spark)
     if context is None:
         check_java()
         check_master(properties.get("spark.master", ""))

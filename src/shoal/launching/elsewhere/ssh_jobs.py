@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import msgspec
-
 from shoal.engines import texts
 from shoal.engines.engine import Engine
-from shoal.engines.nodes.node_engine import NodeFolder
+from shoal.engines.nodes.script_files import NodeFolder
 from shoal.engines.ssh.hosts_file import read_hosts
 from shoal.engines.ssh.ssh_provider import SshProvider, find_ssh, real_name
 from shoal.errors import UsageError
 from shoal.job_config import JobConfig
 from shoal.launching.elsewhere.gathering import Elsewhere, Folder, Nodes, gathered, with_reachable_address
+from shoal.settings.engines.ssh_settings import SshSettings
 from shoal.values import Address
 
 
 def chosen(config: JobConfig, folder: Folder) -> Elsewhere:
-    hosts = read_hosts(Path(config.hosts))
+    given = Path(config.of(SshSettings).hosts)
+    hosts = read_hosts(given)
     slots = sum(host.slots for host in hosts)
     if all(host.slots for host in hosts) and slots < config.workers:
         raise UsageError(texts.too_few_slots(config.workers, slots, len(hosts)))
@@ -30,5 +30,5 @@ def chosen(config: JobConfig, folder: Folder) -> Elsewhere:
         return gathered(SshProvider(hosts), Nodes(config, bound, folder, folders))
 
     addresses = {host.address: host for host in hosts}  # several hosts may have one
-    config = msgspec.structs.replace(config, hosts=str(Path(config.hosts).absolute()))  # for whoever resumes the job
+    config = config.having(SshSettings(hosts=str(given.absolute())))  # for whoever resumes the job
     return Elsewhere(with_reachable_address(config, lambda: map(real_name, addresses.values())), open_engine)

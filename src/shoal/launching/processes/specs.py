@@ -23,9 +23,10 @@ from shoal.environment import (
 )
 from shoal.errors import UsageError
 from shoal.events import ProcessPlaced
-from shoal.job_config import LOCAL, JobConfig
+from shoal.job_config import JobConfig
 from shoal.launching import texts
 from shoal.launching.processes.running import JobProcess
+from shoal.settings.engines.engine_settings import LOCAL
 from shoal.settings.setting_checks import MOST_LOCAL
 from shoal.values import Address
 

@@ -1,12 +1,17 @@
-"""What `--nodes`, `--time` and `--slurm` may say: the numbers of nodes, the time and the options of an allocation."""
+"""`--on slurm` and its settings `--nodes`, `--time` and `--slurm`: what each may say about an allocation. Pure."""
 
 from __future__ import annotations
 
 import re
 import shlex
+from typing import Annotated, Any
+
+from msgspec import Meta
 
 from shoal.errors import UsageError
 from shoal.settings import texts
+from shoal.settings.engines.engine_settings import EngineKind, EngineSettings
+from shoal.settings.kind_settings import AllSettings
 
 MOST_NODES = 10_000
 LONGEST = 365 * 24 * 3600  # seconds
@@ -15,7 +20,7 @@ PARTS = re.compile(r"(?:([0-9]{1,6})d)?(?:([0-9]{1,6})h)?(?:([0-9]{1,6})m)?(?:([
 OPTION = re.compile(r"(--)?[a-z][a-z0-9-]*(=.+)?", re.DOTALL)
 NUMBER = "([0-9]{1,6})"
 # The forms of Slurm, and what their numbers count.
-SLURM = {
+SLURMS_TIMES = {
     NUMBER: "m",
     f"{NUMBER}:{NUMBER}": "ms",
     f"{NUMBER}:{NUMBER}:{NUMBER}": "hms",
@@ -23,6 +28,41 @@ SLURM = {
     f"{NUMBER}-{NUMBER}:{NUMBER}": "dhm",
     f"{NUMBER}-{NUMBER}:{NUMBER}:{NUMBER}": "dhms",
 }
+
+
+class SlurmSettings(EngineSettings, frozen=True, kw_only=True, rename="kebab"):
+    nodes: Annotated[
+        str, Meta(description="with --on slurm: nodes to ask for, N or MIN:MAX; without it the job uses its allocation")
+    ] = ""
+    time: Annotated[
+        str, Meta(description="with --nodes: how long, such as 4h, 30m or 1-12:00:00; default what the cluster allows")
+    ] = ""
+    slurm: Annotated[
+        str, Meta(description='with --nodes: further options of salloc, such as "partition=gpu gpus-per-task=1"')
+    ] = ""
+
+    @classmethod
+    def completed(cls, given: dict[str, Any]) -> dict[str, Any]:
+        """A number of nodes becomes text; in Python and TOML a user may write it as an integer."""
+        return {**given, "nodes": str(given["nodes"])} if type(given.get("nodes")) is int else given
+
+    def check_values(self) -> None:
+        if self.nodes:
+            node_range(self.nodes)
+        if self.time:
+            time_limit(self.time)
+        salloc_options(self.slurm)
+
+    def check_together(self, job: AllSettings) -> None:  # noqa: ARG002  no other settings matter
+        if not self.nodes:
+            self._refuse()
+
+    def check_unused(self, chosen: str) -> None:  # noqa: ARG002  whichever it is
+        self._refuse()
+
+    def _refuse(self) -> None:
+        for name in self.changed():
+            raise UsageError(texts.only_with_slurm(name, getattr(self, name)))
 
 
 def node_range(text: str) -> tuple[int, int]:
@@ -39,7 +79,7 @@ def time_limit(text: str) -> int:
     if match := PARTS.fullmatch(text):
         found = sum(int(number or 0) * unit for number, unit in zip(match.groups(), UNITS.values(), strict=True))
     else:
-        for form, units in SLURM.items():
+        for form, units in SLURMS_TIMES.items():
             if match := re.fullmatch(form, text):
                 found = sum(int(number) * UNITS[unit] for number, unit in zip(match.groups(), units, strict=True))
     if not 0 < found <= LONGEST:
@@ -52,15 +92,6 @@ def slurms_time(seconds: int) -> str:
     return f"{seconds // 86400}-{seconds // 3600 % 24:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
 
 
-def check_wishes(nodes: str, time: str, options: str) -> None:
-    """Empty: not given."""
-    if nodes:
-        node_range(nodes)
-    if time:
-        time_limit(time)
-    salloc_options(options)
-
-
 def salloc_options(text: str) -> tuple[str, ...]:
     """Words such as `partition=gpu`, as a shell would split them, each with the dashes of an option."""
     try:
@@ -71,3 +102,12 @@ def salloc_options(text: str) -> tuple[str, ...]:
         if not OPTION.fullmatch(word):
             raise UsageError(texts.bad_slurm_options(text, f"{word!r} is no option with its value"))
     return tuple(f"--{word.removeprefix('--')}" for word in words)
+
+
+SLURM = EngineKind(
+    name="slurm",
+    maker="shoal.launching.elsewhere.slurm_jobs:chosen",
+    settings=SlurmSettings,
+    launcher_moves=True,
+    restart_count="SLURM_RESTART_COUNT",
+)

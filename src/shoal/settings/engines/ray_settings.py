@@ -1,4 +1,4 @@
-"""What `--ray` may say: what each worker gets in a Ray cluster, and how long to wait for it."""
+"""`--on ray` and its setting `--ray`: what each worker gets in a Ray cluster, and how long to wait for it. Pure."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ import math
 import re
 import shlex
 from dataclasses import dataclass
+from typing import Annotated
+
+from msgspec import Meta
 
 from shoal.errors import UsageError
 from shoal.settings import texts
-from shoal.settings.allocation_wishes import time_limit
+from shoal.settings.engines.engine_settings import EngineKind, EngineSettings
+from shoal.settings.engines.slurm_settings import time_limit
 
 CPUS, GPUS, MEMORY, WAIT = "cpus", "gpus", "memory", "wait"
 NAMES = {CPUS: "CPU", GPUS: "GPU"}  # as Ray has them; those of other resources are the user's
@@ -17,6 +21,19 @@ WORD = re.compile(r"([A-Za-z_][\w.:/-]{0,99})=([0-9A-Za-z.:-]{1,32})")
 NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{1,4})?")
 SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,4})?)([KMGT]?)")
 USUAL_WAIT = 60.0  # seconds
+
+
+class RaySettings(EngineSettings, frozen=True, kw_only=True, rename="kebab"):
+    ray: Annotated[
+        str, Meta(description='with --on ray: what each worker gets, such as "cpus=2 gpus=1 memory=8G wait=10m"')
+    ] = ""
+
+    def check_values(self) -> None:
+        ray_wish(self.ray)
+
+    def check_unused(self, chosen: str) -> None:  # noqa: ARG002  whichever it is
+        if self.ray:
+            raise UsageError(texts.only_with_ray(self.ray))
 
 
 @dataclass(frozen=True)
@@ -64,3 +81,12 @@ def _bytes(text: str, value: str) -> float:
     if match is None:
         raise UsageError(texts.bad_ray_wish(text, f"memory is {value!r}, which is no size"))
     return float(math.ceil(float(match[1]) * 1024 ** " KMGT".index(match[2] or " ")))
+
+
+RAY = EngineKind(
+    name="ray",
+    maker="shoal.launching.elsewhere.ray_jobs:chosen",
+    settings=RaySettings,
+    package="ray",
+    requirement="shoal[ray]",
+)

@@ -1,0 +1,1 @@
+"""What engines declare without being loaded: names, settings with their checks, what they need; which there are."""

@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from shoal.engines.engine import BroughtFile
 from shoal.launching.servers.job_servers import space_name
 from shoal.parameters.keeper.keeper_client import KeeperClient
 from shoal.parameters.keeper.space_terms import SpaceTerms
@@ -21,9 +22,11 @@ from shoal.transport.connection.handshake import CLAIM_BYTES, MAGIC, OPENING_BYT
 from shoal.wire.derived_keys import group_key, space_key
 from shoal.wire.token_file import new_token
 from support import eavesdropping, served_script
+from support.engines import printed, python, until_exits
 from support.launcher import PATIENCE, SHOAL, processes_in, write_token
 from support.network import PROGRAMS, Network
 from support.network_job import NetworkJob
+from support.nodes import TestNode, open_nodes
 from support.served_script import assert_each_sample_once, events_of, result
 from support.server_groups import TOKEN, begin, group_of, table_for, wait_until
 
@@ -187,6 +190,28 @@ def test_whoever_hears_a_job_between_machines_reads_nothing(tmp_path: Path) -> N
         rest = data[OPENING_BYTES:]
         for word in (b"control", b"SHPR", b"SHOL", b"type", b"worker", b"config", b"a token for tests"):
             assert word not in rest, word
+
+
+def test_whoever_hears_a_launcher_and_its_agent_between_machines_reads_nothing(tmp_path: Path) -> None:
+    recording, carried = tmp_path / "recording", tmp_path / "carried"
+    carried.write_text("in-a-private-file")
+    with Network(2) as network:
+        tap = network.start(1, eavesdropping.__file__, recording, "eth0")
+        assert tap.stdout is not None and tap.stdout.readline() == "ready\n"
+        with network.inside(0):
+            engine, _ = open_nodes({"a": TestNode(namespace=network.namespaces[1])}, host=network.host(0))
+        with contextlib.closing(engine):
+            engine.gather(1)
+            files = (BroughtFile(carried, "CARRIED"),)
+            engine.start(python("import os; print(open(os.environ['CARRIED']).read())", files=files))
+            assert printed(until_exits(engine)) == b"in-a-private-file\n"
+            token = engine._lines.token
+    said = {flow: data for flow, data in eavesdropping.streams(recording).items() if len(data) > OPENING_BYTES}
+    assert len(said) >= 2, "both ways"
+    for data in said.values():
+        assert data.startswith(MAGIC + b"\1"), "each end insists on TLS"
+        for word in (b"agent", b"hello", b"CARRIED", b"in-a-private-file", *traces(token)):
+            assert word not in data[OPENING_BYTES:], word
 
 
 @pytest.mark.timeout(240)

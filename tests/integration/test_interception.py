@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, Self
 
 import pytest
 
+from shoal.engines.engine import MachineNotice
+from shoal.engines.nodes.agent_link import PURPOSE as AGENT_PURPOSE
+from shoal.engines.waiting import wait_for
 from shoal.errors import AddressUnavailable, PeerLost, Refused
 from shoal.events import ConnectionIntercepted
 from shoal.membership.watcher import WatcherClient
@@ -17,6 +21,7 @@ from shoal.parameters.connections.purposes import SERVER_PURPOSE
 from shoal.parameters.keeper.group_events import InterceptionSeen
 from shoal.parameters.keeper.keeper_client import KeeperClient
 from shoal.transport.connection import introduction
+from shoal.transport.connection.door import interception
 from shoal.transport.connection.handshake import Key
 from shoal.transport.tcp.tcp import PeerListener, connect_mesh
 from shoal.values import Address
@@ -24,6 +29,7 @@ from support.collectives import PATIENCE, TOKEN, generation_of, in_threads
 from support.encryption import insisting_on_tls
 from support.interception import Interceptor, Player
 from support.membership_job import Job
+from support.nodes import open_nodes
 from support.server_groups import TOKEN as GROUP_TOKEN
 from support.server_groups import Group, group_of, wait_until
 
@@ -86,7 +92,48 @@ def server(_: Path) -> Iterator[Service]:
         )
 
 
-@pytest.fixture(params=[coordinator, keeper, server])
+@contextmanager
+def launcher(_: Path) -> Iterator[Service]:
+    """It waits for agents, as one with `--on ssh` does."""
+    with NodesOpen() as nodes:
+        key = Key(AGENT_PURPOSE, nodes.engine._lines.token)
+        yield Service(
+            Address("127.0.0.1", nodes.engine._lines.port),
+            lambda address: introduction.connect(address, key, PATIENCE).endpoint,
+            lambda: [
+                source
+                for source in ("127.0.0.1", "")
+                for notice in nodes.notices
+                if notice == MachineNotice(interception("the launcher", source).reason)
+            ],
+        )
+
+
+class NodesOpen:
+    """An engine over nodes of which none has come, with a launcher that asks it for news."""
+
+    def __init__(self) -> None:
+        self.engine, _ = open_nodes({})
+        self.notices: list[MachineNotice] = []
+        self._is_over = False
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over = True
+        self._thread.join()
+        self.engine.close()
+
+    def _run(self) -> None:
+        while not self._is_over:
+            wait_for([self.engine], 0.1)
+            self.notices += [one for one in self.engine.poll() if isinstance(one, MachineNotice)]
+
+
+@pytest.fixture(params=[coordinator, keeper, server, launcher])
 def service(request: pytest.FixtureRequest, run_dir: Path) -> Iterator[Service]:
     with request.param(run_dir) as found:
         yield found
@@ -103,7 +150,9 @@ def test_a_proxy_that_decrypts_is_refused_and_named(service: Service) -> None:
         for _ in range(2):
             with pytest.raises(Refused, match="somebody in between decrypts this connection"):
                 service.connect(proxy.address)
-        assert any(purpose in proxy.heard for purpose in (b"keeper", b"control", SERVER_PURPOSE)), "it did decrypt"
+        assert any(purpose in proxy.heard for purpose in (b"keeper", b"control", SERVER_PURPOSE, AGENT_PURPOSE)), (
+            "it did decrypt"
+        )
     wait_until(lambda: bool(service.interceptions()), "the listener tells")
     service.connect(service.address).close()
     assert service.interceptions() == ["127.0.0.1"]

@@ -23,7 +23,7 @@ from shoal.engines.nodes.provider import WayIn
 from shoal.engines.nodes.script_files import NodeFolder
 from shoal.entry.spare import Order, encode_order
 from shoal.environment import spare_variables
-from shoal.errors import UsageError
+from shoal.errors import AddressUnavailable, UsageError
 from shoal.values import Address
 from support.engines import PATIENCE, printed, python, until_exits, until_printed
 from support.network import Network
@@ -175,6 +175,22 @@ def test_what_processes_were_brought_is_gone_when_they_have_ended_and_everything
         while list((tmp_path / "runtime").iterdir()):
             assert time.monotonic() < limit, "the guardian of a killed agent removes its files"
             time.sleep(0.05)
+
+
+def test_a_provider_is_closed_if_nobody_can_listen_for_its_agents() -> None:
+    """It may hold an allocation, or a whole program."""
+
+    class Held(NodesHere):
+        is_closed = False
+
+        def close(self) -> None:
+            super().close()
+            self.is_closed = True
+
+    provider = Held({})
+    with pytest.raises(AddressUnavailable):
+        NodeEngine(NodeEngineConfig(Address("203.0.113.1", 0)), provider)
+    assert provider.is_closed
 
 
 # The script

@@ -1,6 +1,6 @@
 """Any tensor as a flat run of elements: the tensor's own memory where that is possible, else a copy.
 
-`Flat` leaves GPU tensors on their GPU, for exchangers that take them (`gpu_way`); `Staged` is always in CPU memory. A
+`Flat` leaves GPU tensors on their GPU, for exchangers that take them (`gpu_way`); `HostFlat` is always in CPU memory. A
 copy is written back only when the operation is complete. Not here: moving the bytes.
 """
 
@@ -45,7 +45,7 @@ class Flat:
         target.copy_(source)
 
 
-class Staged(Flat):
+class HostFlat(Flat):
     """Like `Flat`, in CPU memory. A thread other than the one that made it may write it back."""
 
     def __init__(self, tensor: torch.Tensor, *, is_read: bool = True) -> None:
@@ -97,9 +97,9 @@ def copy_of(tensor: torch.Tensor) -> torch.Tensor:
 
 def fill(target: torch.Tensor, source: torch.Tensor) -> None:
     """Copy values; shapes may differ if the numbers of elements are equal."""
-    staged = Flat(target, is_read=False)
-    staged.flat.copy_(source.data.reshape(-1))
-    staged.write_back()
+    made = Flat(target, is_read=False)
+    made.flat.copy_(source.data.reshape(-1))
+    made.write_back()
 
 
 def check(tensor: torch.Tensor, *, label: str) -> None:

@@ -12,12 +12,11 @@ from functools import partial
 
 import torch
 
-from shoal.collectives import flat_tensors as staging
-from shoal.collectives import mean, texts
+from shoal.collectives import flat_tensors, mean, texts
 from shoal.collectives.combining import combine
 from shoal.collectives.dtypes import code_of
 from shoal.collectives.exchanger import Exchanger, Operation, PointToPoint
-from shoal.collectives.flat_tensors import Flat, Staged
+from shoal.collectives.flat_tensors import Flat, HostFlat
 from shoal.collectives.gpu.gpu_copies import StreamPoint, moment_of
 from shoal.collectives.gpu.gpu_way import GpuTerms, GpuWay
 from shoal.collectives.group import Group, Pending, Reduction
@@ -59,7 +58,7 @@ class Operations(Group):
         key: str = "",
     ) -> Pending:
         given = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
-        is_ready = all(map(staging.is_flat, given))  # as gradients are: nothing to check or prepare
+        is_ready = all(map(flat_tensors.is_flat, given))  # as gradients are: nothing to check or prepare
         if is_mean := reduction is Reduction.MEAN and bool(given):
             reduction, label = mean.as_sum(reduction, label, given[0].dtype)
         self._check_reducible(given, label, reduction, scale, is_ready=is_ready)
@@ -78,11 +77,11 @@ class Operations(Group):
                 if is_mean:
                     mean.divide((tensor.data for tensor in given), exchanger.size)
                 return
-            staged = [Flat(tensor) for tensor in given]
-            exchanger.all_reduce(operation, [each.flat for each in staged])
+            flats = [Flat(tensor) for tensor in given]
+            exchanger.all_reduce(operation, [each.flat for each in flats])
             if is_mean:
-                mean.divide((each.flat for each in staged), exchanger.size)
-            for each in staged:
+                mean.divide((each.flat for each in flats), exchanger.size)
+            for each in flats:
                 each.write_back()
 
         def alone() -> None:
@@ -109,14 +108,14 @@ class Operations(Group):
         make = self._collective(FrameKind.REDUCE_SCATTER, label, output.dtype, elements, reduction, scale)
 
         def work(operation: Operation, exchanger: Exchanger) -> None:
-            staged = Flat(output, is_read=False)
-            exchanger.reduce_scatter(operation, staged.flat, [Flat(tensor).flat for tensor in tensors])
+            made = Flat(output, is_read=False)
+            exchanger.reduce_scatter(operation, made.flat, [Flat(tensor).flat for tensor in tensors])
             if is_mean:
-                mean.divide([staged.flat], exchanger.size)
-            staged.write_back()
+                mean.divide([made.flat], exchanger.size)
+            made.write_back()
 
         def alone() -> None:
-            staging.fill(output, tensors[0])
+            flat_tensors.fill(output, tensors[0])
             if scale != 1.0:
                 output.data.mul_(scale)
 
@@ -129,12 +128,12 @@ class Operations(Group):
         make = self._collective(FrameKind.ALL_GATHER, label, tensor.dtype, elements)
 
         def work(operation: Operation, exchanger: Exchanger) -> None:
-            staged = [Flat(output, is_read=False) for output in outputs]
-            exchanger.all_gather(operation, [each.flat for each in staged], Flat(tensor).flat)
-            for each in staged:
+            flats = [Flat(output, is_read=False) for output in outputs]
+            exchanger.all_gather(operation, [each.flat for each in flats], Flat(tensor).flat)
+            for each in flats:
                 each.write_back()
 
-        alone = partial(staging.fill, outputs[0], tensor)
+        alone = partial(flat_tensors.fill, outputs[0], tensor)
         return self._start(COLLECTIVE, make, self._placed(moment, work), alone)
 
     def all_to_all(self, outputs: list[torch.Tensor], tensors: list[torch.Tensor], *, label: str) -> Pending:
@@ -144,25 +143,25 @@ class Operations(Group):
         make = self._collective(FrameKind.ALL_TO_ALL, label, outputs[0].dtype, 0)
 
         def work(operation: Operation, exchanger: Exchanger) -> None:
-            staged = [Flat(output, is_read=False) for output in outputs]
-            exchanger.all_to_all(operation, [each.flat for each in staged], [Flat(tensor).flat for tensor in tensors])
-            for each in staged:
+            flats = [Flat(output, is_read=False) for output in outputs]
+            exchanger.all_to_all(operation, [each.flat for each in flats], [Flat(tensor).flat for tensor in tensors])
+            for each in flats:
                 each.write_back()
 
-        alone = partial(staging.fill, outputs[0], tensors[0])
+        alone = partial(flat_tensors.fill, outputs[0], tensors[0])
         return self._start(COLLECTIVE, make, self._placed(moment, work), alone)
 
     def broadcast(self, tensor: torch.Tensor, source: int, *, label: str) -> Pending:
-        staging.check(tensor, label=label)
+        flat_tensors.check(tensor, label=label)
         self._check_rank(source, label)
         moment = moment_of([tensor], label)
         make = self._collective(FrameKind.BROADCAST, label, tensor.dtype, tensor.numel())
 
         def work(operation: Operation, exchanger: Exchanger) -> None:
-            staged = Flat(tensor, is_read=self.rank == source)
-            exchanger.broadcast(operation, staged.flat, source)
+            made = Flat(tensor, is_read=self.rank == source)
+            exchanger.broadcast(operation, made.flat, source)
             if self.rank != source:
-                staged.write_back()
+                made.write_back()
 
         return self._start(COLLECTIVE, make, self._placed(moment, work), alone=lambda: None)
 
@@ -172,7 +171,7 @@ class Operations(Group):
 
         def work(operation: Operation, _exchanger: Exchanger) -> None:
             assert self._post is not None
-            self._post.send(operation, Staged(tensor).flat, target)
+            self._post.send(operation, HostFlat(tensor).flat, target)
 
         return self._start(f"to {target}", make, self._posted(moment, work), alone=lambda: None)
 
@@ -182,9 +181,9 @@ class Operations(Group):
 
         def work(operation: Operation, _exchanger: Exchanger) -> None:
             assert self._post is not None
-            staged = Staged(tensor, is_read=False)
-            self._post.receive(operation, staged.flat, source)
-            staged.write_back()
+            made = HostFlat(tensor, is_read=False)
+            self._post.receive(operation, made.flat, source)
+            made.write_back()
 
         return self._start(f"from {source}", make, self._posted(moment, work), alone=lambda: None)
 
@@ -228,7 +227,7 @@ class Operations(Group):
         return lambda number: Operation(kind, number, cut_label(label), dtype, elements, reduction, scale)
 
     def _point_to_point(self, tensor: torch.Tensor, peer: int, label: str) -> Make:
-        staging.check(tensor, label=label)
+        flat_tensors.check(tensor, label=label)
         self._check_rank(peer, label)
         if peer == self.rank:
             raise UsageError(texts.with_itself(label, self.rank))
@@ -252,7 +251,7 @@ class Operations(Group):
         if not tensors:
             raise UsageError(texts.no_tensor(label))
         for tensor in () if is_ready else tensors:
-            staging.check(tensor, label=label)
+            flat_tensors.check(tensor, label=label)
         dtype = tensors[0].dtype
         combine(dtype, reduction)
         if len(tensors) > 1 and any(tensor.dtype is not dtype for tensor in tensors):
@@ -268,7 +267,7 @@ class Operations(Group):
         if len(tensors) != self.size:
             raise UsageError(texts.wrong_count(label, what, self.size, len(tensors)))
         for tensor in tensors if own is None else (own, *tensors):
-            staging.check(tensor, label=label)
+            flat_tensors.check(tensor, label=label)
         if own is None:
             return
         if any(tensor.dtype != own.dtype for tensor in tensors):

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import msgspec
 import torch
 
-from shoal.collectives import flat_tensors as staging
+from shoal.collectives import flat_tensors
 from shoal.collectives.exchanger import Exchanger, Operation
 from shoal.collectives.memory.memory_exchanger import MemoryExchanger
 from shoal.collectives.schedules.scheduled_exchanger import ScheduledExchanger
@@ -53,7 +53,7 @@ class TwoLevelExchanger(Exchanger):
         self._take_over(operation, tensors)
 
     def reduce_scatter(self, operation: Operation, output: torch.Tensor, parts: Sequence[torch.Tensor]) -> None:
-        copies = [staging.copy_of(part) for part in parts]
+        copies = [flat_tensors.copy_of(part) for part in parts]
         if self._inside is not None:
             self._inside.all_reduce(operation, copies)
         elif operation.scale != 1.0:

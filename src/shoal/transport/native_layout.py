@@ -22,7 +22,7 @@ MOST_ENTRIES = 256  # pieces of memory in one operation
 STATEMENT_BYTES = 128
 MOST_BYTES = 1 << 44  # of an entry: no tensor in a CPU's memory is longer
 # Offsets and sizes in a notice, in bytes.
-NOTICE_COUNT, NOTICE_STAGED, NOTICE_SCALE, NOTICE_APART, NOTICE_ENTRIES = 128, 132, 136, 144, 192
+NOTICE_COUNT, NOTICE_IN_SLOT, NOTICE_SCALE, NOTICE_APART, NOTICE_ENTRIES = 128, 132, 136, 144, 192
 ENTRY_BYTES, ENTRY_SIZE = 16, 8
 # States of a rank.
 IN, HAS_FINISHED, HAS_GIVEN_UP = 0, 1, 2
@@ -30,9 +30,9 @@ IN, HAS_FINISHED, HAS_GIVEN_UP = 0, 1, 2
 DONE, ABORTED, LOST, DISAGREE, UNREADABLE, STOPPED, LATE, GARBLED = range(8)
 # Element types that have loops in C; the collectives' `dtypes` has all types.
 ELEMENTS = {"int32": 5, "int64": 6, "float16": 7, "bfloat16": 8, "float32": 9, "float64": 10}
-# A mailbox's stage: indices of 64-bit words in a neighbour's lines; bytes of a piece; number of pieces.
-STAGED, GIVING, TAKEN, UNTIL = 2, 3, 9, 10
-STAGE_PIECE, STAGE_SLOTS = 256 * 1024, 8
+# A mailbox's passage (C: stage): indices of 64-bit words in a neighbour's lines; bytes of a piece; number of pieces.
+GIVEN, GIVING, TAKEN, UNTIL = 2, 3, 9, 10
+PASSAGE_PIECE, PASSAGE_SLOTS = 256 * 1024, 8
 
 # Every number as the extension names it.
 EXPECTED: Mapping[str, int] = {
@@ -52,7 +52,7 @@ EXPECTED: Mapping[str, int] = {
     "STATEMENT_BYTES": STATEMENT_BYTES,
     "MOST_BYTES": MOST_BYTES,
     "NOTICE_COUNT": NOTICE_COUNT,
-    "NOTICE_STAGED": NOTICE_STAGED,
+    "NOTICE_STAGED": NOTICE_IN_SLOT,
     "NOTICE_SCALE": NOTICE_SCALE,
     "NOTICE_APART": NOTICE_APART,
     "NOTICE_ENTRIES": NOTICE_ENTRIES,
@@ -73,12 +73,12 @@ EXPECTED: Mapping[str, int] = {
     "SUM": ReductionCode.SUM,
     "MAX": ReductionCode.MAX,
     "MIN": ReductionCode.MIN,
-    "STAGED": STAGED,
+    "STAGED": GIVEN,
     "GIVING": GIVING,
     "TAKEN": TAKEN,
     "UNTIL": UNTIL,
-    "STAGE_PIECE": STAGE_PIECE,
-    "STAGE_SLOTS": STAGE_SLOTS,
+    "STAGE_PIECE": PASSAGE_PIECE,
+    "STAGE_SLOTS": PASSAGE_SLOTS,
 }
 # Functions of the extension that Python's code calls.
 FUNCTIONS = (

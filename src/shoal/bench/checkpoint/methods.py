@@ -134,7 +134,7 @@ class AsyncDcp(Method):
         shutil.rmtree(self._path)
 
 
-class StagedDcp(AsyncDcp):
+class CopiedDcp(AsyncDcp):
     """DCP at its fastest: a thread copies to memory that is kept, during the next forward and backward.
 
     The state is then written by a thread, or by a process that shares that memory.
@@ -190,9 +190,9 @@ def make(name: str, run: shoal.Run, state: State, folder: Path) -> Method:
         case "async DCP":
             return AsyncDcp(state, path)
         case "async DCP, thread":
-            return StagedDcp(state, path, AsyncCheckpointerType.THREAD)
+            return CopiedDcp(state, path, AsyncCheckpointerType.THREAD)
         case "async DCP, process":
-            return StagedDcp(state, path, AsyncCheckpointerType.PROCESS)
+            return CopiedDcp(state, path, AsyncCheckpointerType.PROCESS)
     raise ValueError(f"there is no method {name!r}")
 
 

@@ -43,7 +43,7 @@ class CapturedPiece:
     stored: StoredTensor
     offset: tuple[int, ...]  # in the whole tensor
     shape: tuple[int, ...]
-    begin: int  # in the staging memory
+    begin: int  # in the capture memory
     end: int
 
 
@@ -100,12 +100,12 @@ class Capture:
     Nobody may rely on the copy before it `is_settled`.
     """
 
-    def __init__(self, state: NamedState, staging: CaptureMemory, *, rank: int, world_size: int) -> None:
+    def __init__(self, state: NamedState, memory: CaptureMemory, *, rank: int, world_size: int) -> None:
         self._tensors = [*state.tensors, *state.own.values()]
         names = [*state.names, *state.own]
-        self.layout = staging.layout(state, rank, world_size)
+        self.layout = memory.layout(state, rank, world_size)
         self.pieces = self.layout.pieces
-        self.memory = staging.of_size(self.pieces[-1].end if self.pieces else 0)
+        self.memory = memory.of_size(self.pieces[-1].end if self.pieces else 0)
         self.torn: str | None = None  # name of a tensor that was changed while it was copied
         self.failure: Exception | None = None  # why something could not be copied
         self._names = names

@@ -48,7 +48,7 @@ class GpuWay:
         return 0 if self._nccl is None else self._nccl.bytes_sent
 
     def send_or_receive(self, moment: StreamPoint, work: Work, exchanger: Exchanger) -> None:
-        """Do work that stages its tensor by itself. It must not decide the way: the peer's tensor may be on a CPU."""
+        """Do work that copies its tensor to the CPU itself. It must not decide the way: the peer's may be on a CPU."""
         with copies_after(moment):
             work(exchanger)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from shoal.codecs.identity import memory_of
-from shoal.collectives import flat_tensors as staging
+from shoal.collectives import flat_tensors
 from shoal.collectives.dtypes import code_of
 from shoal.collectives.group import Pending
 from shoal.collectives.mailbox.letters import Letter
@@ -31,7 +31,7 @@ class Delivery(Pending):
         self, progress: MailboxProgress, tensor: torch.Tensor, peer: int | None, tag: int, *, is_send: bool
     ) -> None:
         # The base's __init__ is not called: its event costs as much as sending a few bytes.
-        staging.check(tensor, label="send" if is_send else "receive")
+        flat_tensors.check(tensor, label="send" if is_send else "receive")
         self.dtype = code_of(tensor.dtype)
         self.peer = peer  # rank that the message goes to or comes from; None: from any rank
         self.tag = tag
@@ -40,8 +40,8 @@ class Delivery(Pending):
         self.source: int | None = None  # of a receive: the sender of its message; known when it is done
         self.position = 0  # bytes moved so far, if they move in pieces
         self.is_moving = False  # a thread copies it without the guard and will finish it
-        self._staged = None if staging.is_plain(tensor) else staging.Staged(tensor, is_read=is_send)
-        self._tensor: torch.Tensor | None = tensor if self._staged is None else self._staged.flat
+        self._copy = None if flat_tensors.is_plain(tensor) else flat_tensors.HostFlat(tensor, is_read=is_send)
+        self._tensor: torch.Tensor | None = tensor if self._copy is None else self._copy.flat
         self._memory: memoryview | None = None  # made when first needed
         self.address = self._tensor.data_ptr()
         self.size = self._tensor.nbytes
@@ -88,15 +88,15 @@ class Delivery(Pending):
 
     def finish(self, error: BaseException | None = None) -> None:
         """Called once, by the mailbox, which calls `tell` later: callbacks may call the mailbox."""
-        if self._staged is not None and error is None and not self.is_send:
+        if self._copy is not None and error is None and not self.is_send:
             try:
                 # The tensor may be an inference tensor, made by another thread.
                 with torch.inference_mode():
-                    self._staged.write_back()
+                    self._copy.write_back()
             except Exception as trouble:  # of the tensor's device; the user sees it, whichever thread this is
                 error = trouble
         self.error = error
-        self._staged = self._tensor = self._memory = None  # free the memory even if the user keeps this object
+        self._copy = self._tensor = self._memory = None  # free the memory even if the user keeps this object
         self._is_done = True
 
     def tell(self) -> None:
@@ -122,8 +122,8 @@ class OfferCopy:
         self.letter = letter
         self.workers = 0  # threads that copy
         self.error: ExchangeFailed | None = None
-        self.stage: SharedSlots | None = None  # where the sender may put part of the message
-        self.front = 0  # bytes from the start that came over the stage
+        self.passage: SharedSlots | None = None  # where the sender may put part of the message
+        self.front = 0  # bytes from the start that came over the passage
         self.end = delivery.size  # bytes from here on are copied, or a thread copies them
 
     def next_piece(self, most: int, last: int) -> tuple[int, int] | None:

@@ -76,8 +76,8 @@ class Lane(ABC):
     def pull(self, source: int, there: int, here: int, size: int) -> None:
         """Read bytes at an address of a peer's memory. `ExchangeFailed`: the peer or the memory it named is gone."""
 
-    def stage_of(self, peer: int) -> SharedSlots | None:  # noqa: ARG002  lanes without one need not say so
-        """The stage for long messages to and from a peer, or None."""
+    def passage_of(self, peer: int) -> SharedSlots | None:  # noqa: ARG002  lanes without one need not say so
+        """The passage for long messages to and from a peer, or None."""
         return None
 
     @abstractmethod

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 from shoal.collectives.mailbox.delivery import Delivery, OfferCopy
 from shoal.collectives.mailbox.lane import Lane
-from shoal.collectives.mailbox.pieces import SHORTEST as STAGED_FROM
+from shoal.collectives.mailbox.pieces import SHORTEST as PASSED_FROM
 from shoal.collectives.mailbox.pieces import SharedSlots
 from shoal.collectives.mailbox.post import Post
 from shoal.errors import Aborted, ExchangeFailed
@@ -42,7 +42,7 @@ class MailboxProgress:
         self._post = post
         self._lanes = lanes
         self._leader: int | None = None  # the thread that waits for the lanes on behalf of all waiting threads
-        self._giving: SharedSlots | None = None  # the stage of a send that the leader waits for
+        self._giving: SharedSlots | None = None  # the passage of a send that the leader waits for
         self._followers = 0  # threads that wait for the leader
         self._copying = 0  # threads that copy
         self._is_serving = False  # whether the background thread runs
@@ -297,19 +297,19 @@ class MailboxProgress:
     # Copies between neighbours
 
     def _give(self, delivery: Delivery) -> bool:
-        """Copy part of a long send to the stage from which its receiver takes it. False: there was nothing to do."""
-        if not delivery.is_send or delivery.size < STAGED_FROM or delivery.peer is None:
+        """Copy part of a long send to the passage from which its receiver takes it. False: there was nothing to do."""
+        if not delivery.is_send or delivery.size < PASSED_FROM or delivery.peer is None:
             return False
-        stage = self._post.lane_of(delivery.peer).stage_of(delivery.peer)
-        if stage is None:
+        passage = self._post.lane_of(delivery.peer).passage_of(delivery.peer)
+        if passage is None:
             return False
         with self.guard:
-            if delivery.is_done or not stage.offers(delivery):
+            if delivery.is_done or not passage.offers(delivery):
                 return False
             delivery.is_moving = True
-            self._giving = stage
+            self._giving = passage
         try:
-            return stage.give(delivery)
+            return passage.give(delivery)
         finally:
             with self.guard:
                 self._post.given(delivery)
@@ -322,10 +322,10 @@ class MailboxProgress:
             pull = self._post.pulls[0]
             pull.workers += 1
             self._copying += 1
-            stage = self._post.lane_of(pull.source).stage_of(pull.source)
-            is_taker = stage is not None and stage.accepts(pull)
+            passage = self._post.lane_of(pull.source).passage_of(pull.source)
+            is_taker = passage is not None and passage.accepts(pull)
             if is_taker:
-                pull.stage = stage
+                pull.passage = passage
                 self._post.pulls.popleft()  # no other thread need join
             is_leader = self._leader == threading.get_ident()
             if is_leader and self._giving is not None:
@@ -354,16 +354,16 @@ class MailboxProgress:
     def _next_piece(self, pull: OfferCopy, most: int, last: int) -> tuple[int, int] | None:
         with self.guard:
             piece = None if self._post.failure is not None else pull.next_piece(most, last)
-            if pull.stage is not None:
-                pull.stage.claim(pull)
+            if pull.passage is not None:
+                pull.passage.claim(pull)
             if piece is None and not last and pull in self._post.pulls:
                 self._post.pulls.remove(pull)  # no other thread need join
             return piece
 
     def _take(self, pull: OfferCopy) -> None:
-        assert pull.stage is not None
+        assert pull.passage is not None
         try:
-            pull.front = pull.stage.take(pull)
+            pull.front = pull.passage.take(pull)
         except ExchangeFailed as error:
             pull.error = error
 
@@ -380,8 +380,8 @@ class MailboxProgress:
             self._copying -= 1
             if pull.workers:
                 return
-            if pull.stage is not None:
-                pull.stage.release(pull)
+            if pull.passage is not None:
+                pull.passage.release(pull)
             if pull.error is not None:
                 pull.delivery.is_moving = False
                 self.collect(is_woken=True)  # finds out how the lost peer has left

@@ -91,12 +91,12 @@ class MemoryLane(Lane):
         own.withdraw()
         lane = cls(own, bell, neighbours, reads_memory=neighbourhood.reads_memory)
         # With two cores for each rank, two threads of the receiver read as fast without the sender's help.
-        has_stages = neighbourhood.reads_memory and 2 * len(host) > len(os.sched_getaffinity(0))
+        has_passages = neighbourhood.reads_memory and 2 * len(host) > len(os.sched_getaffinity(0))
         for neighbour in neighbours:
             neighbour.connect(own, lane._words, host.index(rank), len(host))
-            if has_stages:
-                places = neighbour.stage_places(own, host.index(rank), len(host))
-                neighbour.stage = SharedSlots.open(places, partial(lane._ring, neighbour))
+            if has_passages:
+                places = neighbour.passage_places(own, host.index(rank), len(host))
+                neighbour.passage = SharedSlots.open(places, partial(lane._ring, neighbour))
         return lane
 
     def post(self, target: int, letter: Letter, delivery: Delivery | None = None) -> bool:
@@ -171,8 +171,8 @@ class MemoryLane(Lane):
         if not is_whole:
             raise PeerLost(f"rank {source} left before its message was read", peer=source)
 
-    def stage_of(self, peer: int) -> SharedSlots | None:
-        return self._neighbours[peer].stage
+    def passage_of(self, peer: int) -> SharedSlots | None:
+        return self._neighbours[peer].passage
 
     def look(self, recipient: Recipient, now: float) -> None:
         for neighbour in self._neighbours.values():

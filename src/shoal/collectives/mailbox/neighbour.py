@@ -16,7 +16,7 @@ from shoal.bounds import Ordinal
 from shoal.collectives.mailbox.delivery import Delivery
 from shoal.collectives.mailbox.letter_ring import RING_BYTES, Counter, Reader, RingPlace, Writer
 from shoal.collectives.mailbox.letters import Letter
-from shoal.collectives.mailbox.pieces import STAGE_BYTES, Places, SharedSlots
+from shoal.collectives.mailbox.pieces import PASSAGE_BYTES, Places, SharedSlots
 from shoal.errors import PeerLost, WireError
 from shoal.transport.memory import cross_memory, memory_order
 from shoal.transport.memory.arena import Arena, Offer, PeerArena
@@ -24,7 +24,7 @@ from shoal.transport.mesh.stream_ending import FINISHED, StreamEnding
 
 # An arena in 64-bit words: the reserved start, whether this rank leaves and sleeps, then two cache lines per neighbour.
 STATE, BLAMED, ASLEEP, _NEIGHBOURS = 8, 9, 16, 24
-_WRITTEN, _CROWDED, _READ, _PER_NEIGHBOUR = 0, 1, 8, 16  # in a neighbour's lines; a stage has more words there
+_WRITTEN, _CROWDED, _READ, _PER_NEIGHBOUR = 0, 1, 8, 16  # in a neighbour's lines; a passage has more words there
 _PAGE = 4096
 IN, HAS_FINISHED, HAS_GIVEN_UP = 0, 1, 2  # states
 # Errors of opening what belongs to a process that has just ended; root owns what is left of it in /proc.
@@ -40,14 +40,14 @@ class Doorplate(msgspec.Struct, frozen=True):
 
 def arena_bytes(neighbours: int) -> int:
     """`neighbours`: number of ranks on the machine, including this one."""
-    return _stages_at(neighbours) + neighbours * STAGE_BYTES
+    return _passages_at(neighbours) + neighbours * PASSAGE_BYTES
 
 
 def _rings_at(neighbours: int) -> int:
     return -(-8 * (_NEIGHBOURS + neighbours * _PER_NEIGHBOUR) // _PAGE) * _PAGE
 
 
-def _stages_at(neighbours: int) -> int:
+def _passages_at(neighbours: int) -> int:
     return _rings_at(neighbours) + neighbours * RING_BYTES
 
 
@@ -102,7 +102,7 @@ class Neighbour:
         self.reader: Reader
         self.crowded: Counter  # in our arena: letters to it wait for room
         self.is_crowded: Counter  # in its arena: letters to us wait for room
-        self.stage: SharedSlots | None = None  # only if cores are few
+        self.passage: SharedSlots | None = None  # only if cores are few
 
     def connect(self, own: Arena, words: memoryview, index: int, neighbours: int) -> None:
         """`words`: those of our arena `own`; `index`: this rank's place among the `neighbours` ranks of the machine."""
@@ -123,16 +123,16 @@ class Neighbour:
         self.crowded = Counter(words, line_of_it + _CROWDED)
         self.is_crowded = Counter(self.words, line_of_us + _CROWDED)
 
-    def stage_places(self, own: Arena, index: int, neighbours: int) -> Places:
-        """Where long messages to and from it are staged; the arguments are those of `connect`."""
-        stages = _stages_at(neighbours)
+    def passage_places(self, own: Arena, index: int, neighbours: int) -> Places:
+        """Where long messages to and from it pass; the arguments are those of `connect`."""
+        passage = _passages_at(neighbours)
         return Places(
             own_line=own.address + 8 * (_NEIGHBOURS + self.index * _PER_NEIGHBOUR),
             its_line=self.arena.address + 8 * (_NEIGHBOURS + index * _PER_NEIGHBOUR),
             own_state=own.address + 8 * STATE,
             its_state=self.arena.address + 8 * STATE,
-            own_slots=own.address + stages + self.index * STAGE_BYTES,
-            its_slots=self.arena.address + stages + index * STAGE_BYTES,
+            own_slots=own.address + passage + self.index * PASSAGE_BYTES,
+            its_slots=self.arena.address + passage + index * PASSAGE_BYTES,
         )
 
     @property

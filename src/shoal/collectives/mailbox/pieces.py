@@ -1,10 +1,11 @@
 """Long messages where cores are few: the sender, which would only wait, puts pieces where its receiver sees them.
 
-Two copies in user space take less time than the kernel's one, which looks up every page. The sender stages pieces in
+Two copies in user space take less time than the kernel's one, which looks up every page. The sender puts pieces into
 order from the front while it waits for the message, and the receiver takes them. The receiver itself reads the rest out
 of the sender's memory, from the end. So neither depends on the other, and a peer that leaves is noticed as usual. There
-is one stage in each direction of a pair, for one message at a time. The loops are in C (`native/stage.h`); without the
-C extension there is no stage. Not here: which thread gives and takes (`mailbox_progress`), the layout (`neighbour`).
+is one passage in each direction of a pair, for one message at a time. The loops are in C (`native/stage.h`); without
+the C extension there is no passage. Not here: which thread gives and takes (`mailbox_progress`), the layout
+(`neighbour`).
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from shoal.collectives.mailbox.delivery import Delivery, OfferCopy
 from shoal.errors import PeerLost
 from shoal.transport.memory import memory_order
 from shoal.transport.native import native
-from shoal.transport.native_layout import GIVING, STAGE_PIECE, STAGE_SLOTS, TAKEN, UNTIL
+from shoal.transport.native_layout import GIVING, PASSAGE_PIECE, PASSAGE_SLOTS, TAKEN, UNTIL
 
-PIECE_BYTES = STAGE_PIECE
-STAGE_BYTES = STAGE_SLOTS * STAGE_PIECE  # stays in the cache
+PIECE_BYTES = PASSAGE_PIECE
+PASSAGE_BYTES = PASSAGE_SLOTS * PASSAGE_PIECE  # stays in the cache
 # Bytes; reading a shorter message takes less time than waking the sender once more.
 SHORTEST = 4 * 1024 * 1024
 _NUMBERS = 2**32 - 1
@@ -34,8 +35,8 @@ class Places(NamedTuple):
     its_line: int  # our line in its arena
     own_state: int
     its_state: int
-    own_slots: int  # pieces that we stage for it
-    its_slots: int  # pieces that it stages for us
+    own_slots: int  # pieces that we put there for it
+    its_slots: int  # pieces that it puts there for us
 
 
 class SharedSlots:
@@ -65,7 +66,7 @@ class SharedSlots:
         return self._given is delivery
 
     def attend(self, is_there: bool) -> None:
-        """Say whether a thread of this rank stages pieces, or will when it is woken."""
+        """Say whether a thread of this rank puts pieces into it, or will when it is woken."""
         self._line[GIVING] = is_there
 
     def accepts(self, pull: OfferCopy) -> bool:
@@ -80,7 +81,7 @@ class SharedSlots:
         return True
 
     def claim(self, pull: OfferCopy) -> None:
-        """Tell the sender not to stage pieces beyond the copy's end, which the receiver reads itself."""
+        """Tell the sender not to put pieces into it beyond the copy's end, which the receiver reads itself."""
         if self._taken is pull:
             self._line[UNTIL] = -(-pull.end // PIECE_BYTES)
 
@@ -91,12 +92,12 @@ class SharedSlots:
     # Without the guard; one thread at a time in each direction
 
     def give(self, delivery: Delivery) -> bool:
-        """Stage pieces while there is room, and more as they are taken. False: there was nothing to do."""
+        """Put pieces into it while there is room, and more as they are taken. False: there was nothing to do."""
         number = _number(delivery.number)
         return bool(self._native.give(self._giving_at, delivery.address, delivery.size, number))
 
     def take(self, pull: OfferCopy) -> int:
-        """Take staged pieces, and more as they come. Returns how many bytes from the front are here now."""
+        """Take pieces that are there, and more as they come. Returns how many bytes from the front are here now."""
         self._wake()
         to = pull.delivery
         pieces: int = self._native.take(self._taking_at, to.address, to.size, _number(pull.letter.number))
@@ -106,5 +107,5 @@ class SharedSlots:
 
 
 def _number(number: int) -> int:
-    """A message's number as the stage writes it: 32 bits, and 0 means no message."""
+    """A message's number as the passage writes it: 32 bits, and 0 means no message."""
     return number % _NUMBERS + 1

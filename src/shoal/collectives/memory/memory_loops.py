@@ -121,19 +121,19 @@ class MemoryLoops:
     def all_reduce(self, operation: Operation, tensors: Sequence[torch.Tensor], said: bytes) -> None:
         pieces = [memory_of(tensor) for tensor in tensors]
         size = sum(piece.nbytes for piece in pieces)
-        is_staged = size <= self._ways.small or not self._ways.reads_to_reduce
+        is_in_slot = size <= self._ways.small or not self._ways.reads_to_reduce
         if operation.scale != 1.0:
             for tensor in tensors:
                 tensor.mul_(operation.scale)
-        if is_staged:
+        if is_in_slot:
             self._fill_slot(_cut(pieces, 0, SLOT_BYTES))
-        all_said = self._meet(said, tensors, is_staged)
+        all_said = self._meet(said, tensors, is_in_slot)
         sizes = tuple(piece.nbytes for piece in pieces)
         for rank, other in enumerate(all_said):
-            if other.sizes != sizes or other.is_staged != is_staged:
+            if other.sizes != sizes or other.is_in_slot != is_in_slot:
                 raise Differs(rank)
         reduce = _combine(operation)
-        if is_staged:
+        if is_in_slot:
             self._reduce_slots(pieces, size, reduce)
         else:
             self._reduce_reading(pieces, all_said, reduce)
@@ -218,7 +218,7 @@ class MemoryLoops:
         number, at, in_share = where
         if peer == self._team.rank:
             return memory_of(parts[number])[at : at + like.nbytes]
-        if said.is_staged:
+        if said.is_in_slot:
             start = number * said.share + in_share
             return self._slot(peer)[start : start + like.nbytes]
         return self._read(peer, said.addresses[number] + at, like)
@@ -240,7 +240,7 @@ class MemoryLoops:
         """Take the bytes of one round."""
         peer, index, output = wanted
         to, at = memory_of(output), number * said.share
-        if said.is_staged and peer != self._team.rank:
+        if said.is_in_slot and peer != self._team.rank:
             if to.nbytes > at:
                 start, size = index * said.share, min(said.share, to.nbytes - at)
                 to[at : at + size] = self._slot(peer)[start : start + size]
@@ -251,11 +251,11 @@ class MemoryLoops:
 
     # Notices, slots and rounds
 
-    def _meet(self, said: bytes, tensors: Sequence[torch.Tensor], is_staged: bool) -> list[Said]:
+    def _meet(self, said: bytes, tensors: Sequence[torch.Tensor], is_in_slot: bool) -> list[Said]:
         """Write this rank's notice, wait for all others, and compare. Returns all notices, each copied once."""
         arena, start = self._team.arena(self._team.rank), self._notice_at()
         entries = [(tensor.data_ptr(), tensor.nbytes) for tensor in tensors]
-        pack_notice(arena[start : start + NOTICE_BYTES], said, entries, is_staged=is_staged)
+        pack_notice(arena[start : start + NOTICE_BYTES], said, entries, is_in_slot=is_in_slot)
         self._synchronize()
         all_said = []
         for rank in range(self._team.size):
@@ -267,20 +267,20 @@ class MemoryLoops:
     def _meet_with_entries(self, said: bytes, entries: Sequence[torch.Tensor], reads: bool) -> list[Said]:
         share = share_of(len(entries))
         sizes = [entry.nbytes for entry in entries]
-        is_staged = not reads or (max(sizes, default=0) <= share and sum(sizes) <= self._ways.small)
-        if is_staged:
-            self._stage(entries, share, 0)
-        return self._meet(said, entries, is_staged)
+        is_in_slot = not reads or (max(sizes, default=0) <= share and sum(sizes) <= self._ways.small)
+        if is_in_slot:
+            self._fill_slot(entries, share, 0)
+        return self._meet(said, entries, is_in_slot)
 
     def _next_round(self, entries: Sequence[torch.Tensor], own: Said, number: int, rounds: int) -> None:
         self._team.count(ROUNDS)
         if number + 1 < rounds:
-            if own.is_staged:
-                self._stage(entries, own.share, number + 1)
+            if own.is_in_slot:
+                self._fill_slot(entries, own.share, number + 1)
             self._synchronize()
 
     def _finish(self, all_said: Sequence[Said]) -> None:
-        if not all(said.is_staged for said in all_said):
+        if not all(said.is_in_slot for said in all_said):
             self._end_reading()
         self._team.count(OPERATIONS)
 
@@ -288,7 +288,7 @@ class MemoryLoops:
         self._team.look()  # raises if an owner was gone while its memory was read
         self._synchronize()
 
-    def _stage(self, entries: Sequence[torch.Tensor], share: int, number: int) -> None:
+    def _fill_slot(self, entries: Sequence[torch.Tensor], share: int, number: int) -> None:
         slot = self._slot(self._team.rank)
         for index, entry in enumerate(entries):
             piece = memory_of(entry)[number * share : (number + 1) * share]
@@ -331,7 +331,7 @@ class MemoryLoops:
 
 def _rounds(all_said: Sequence[Said]) -> int:
     """How many times slots are filled; 1 if nothing passes through slots."""
-    return max(-(-max(said.sizes, default=0) // said.share) if said.is_staged else 1 for said in all_said) or 1
+    return max(-(-max(said.sizes, default=0) // said.share) if said.is_in_slot else 1 for said in all_said) or 1
 
 
 def _cut(pieces: Sequence[memoryview], start: int, stop: int) -> list[memoryview]:

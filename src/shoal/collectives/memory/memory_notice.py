@@ -21,8 +21,8 @@ from shoal.transport.native_layout import (
     NOTICE_BYTES,
     NOTICE_COUNT,
     NOTICE_ENTRIES,
+    NOTICE_IN_SLOT,
     NOTICE_SCALE,
-    NOTICE_STAGED,
     SLOT_BYTES,
     STATEMENT_BYTES,
 )
@@ -31,7 +31,7 @@ from shoal.wire.frames import HEADER_BYTES
 # Statement, count of entries, whether they are in the slot, scale, which entry is left out of the slot.
 _HEAD = struct.Struct(f"={STATEMENT_BYTES}sIIdI{NOTICE_ENTRIES - NOTICE_APART - 4}x")
 _ENTRY = struct.Struct("=QQ")  # address, bytes
-assert (NOTICE_COUNT, NOTICE_STAGED, NOTICE_SCALE, NOTICE_APART) == (
+assert (NOTICE_COUNT, NOTICE_IN_SLOT, NOTICE_SCALE, NOTICE_APART) == (
     STATEMENT_BYTES,
     STATEMENT_BYTES + 4,
     STATEMENT_BYTES + 8,
@@ -45,7 +45,7 @@ class Said:
     """One rank's notice of an operation."""
 
     statement: bytes
-    is_staged: bool
+    is_in_slot: bool
     addresses: tuple[int, ...]
     sizes: tuple[int, ...]  # bytes
 
@@ -59,9 +59,9 @@ def share_of(entries: int) -> int:
     return SLOT_BYTES // max(1, entries) // LINE * LINE
 
 
-def pack_notice(memory: memoryview, said: bytes, entries: Sequence[tuple[int, int]], *, is_staged: bool) -> None:
+def pack_notice(memory: memoryview, said: bytes, entries: Sequence[tuple[int, int]], *, is_in_slot: bool) -> None:
     """`entries`: address and bytes of each. These loops use no scale and leave no entry out."""
-    _HEAD.pack_into(memory, 0, said, len(entries), is_staged, 1.0, 0)
+    _HEAD.pack_into(memory, 0, said, len(entries), is_in_slot, 1.0, 0)
     for number, entry in enumerate(entries):
         _ENTRY.pack_into(memory, NOTICE_ENTRIES + ENTRY_BYTES * number, *entry)
 
@@ -69,13 +69,13 @@ def pack_notice(memory: memoryview, said: bytes, entries: Sequence[tuple[int, in
 def parse_notice(data: bytes) -> Said:
     """From a copy of the memory. Raises `WireError` for a notice that no working rank writes."""
     assert len(data) == NOTICE_BYTES
-    statement, count, staged, _, _ = _HEAD.unpack_from(data)
-    if count > MOST_ENTRIES or staged > 1:
-        raise WireError(f"a notice of {count} tensors, {staged} as the mark of those that are in the slot")
+    statement, count, in_slot, _, _ = _HEAD.unpack_from(data)
+    if count > MOST_ENTRIES or in_slot > 1:
+        raise WireError(f"a notice of {count} tensors, {in_slot} as the mark of those that are in the slot")
     entries = list(_ENTRY.iter_unpack(data[NOTICE_ENTRIES : NOTICE_ENTRIES + ENTRY_BYTES * count]))
     for address, size in entries:
         if size > MOST_BYTES or address > 2**64 - 1 - MOST_BYTES:
             raise WireError(f"a notice of a tensor of {size} bytes at address {address:#x}")
     return Said(
-        statement[:HEADER_BYTES], bool(staged), tuple(each[0] for each in entries), tuple(each[1] for each in entries)
+        statement[:HEADER_BYTES], bool(in_slot), tuple(each[0] for each in entries), tuple(each[1] for each in entries)
     )

@@ -20,10 +20,10 @@ def hierarchical_all_reduce(hosts: Hosts, rank: int, *, between: Program, pieces
     pieces of each of its blocks follow each other through the tree inside a host."""
     outside = refined(between, pieces)
     inside = _inside(hosts, rank)
-    stages = [tree.up(inside, outside.segments), tree.down(inside, outside.segments)]
+    levels = [tree.up(inside, outside.segments), tree.down(inside, outside.segments)]
     if inside.parent is None:
-        stages.insert(1, placed(outside, [host[0] for host in hosts]))
-    return joined(*stages)
+        levels.insert(1, placed(outside, [host[0] for host in hosts]))
+    return joined(*levels)
 
 
 @lru_cache(maxsize=256)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from shoal.codecs.codec import Codec
-from shoal.collectives import flat_tensors as staging
+from shoal.collectives import flat_tensors
 from shoal.collectives.exchanger import Exchanger, Operation, PointToPoint
 from shoal.collectives.schedules.choice import Chooser
 from shoal.collectives.schedules.encoded_reduce import EncodedReduce
@@ -45,7 +45,7 @@ class ScheduledExchanger(Exchanger, PointToPoint):
 
     def reduce_scatter(self, operation: Operation, output: torch.Tensor, parts: Sequence[torch.Tensor]) -> None:
         # Partial sums pass through every rank's memory: work on copies, so that the parts stay unchanged.
-        copies = [staging.copy_of(part) for part in parts]
+        copies = [flat_tensors.copy_of(part) for part in parts]
         if operation.scale != 1.0:
             for copy in copies:
                 copy.mul_(operation.scale)

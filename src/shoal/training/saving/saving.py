@@ -70,7 +70,7 @@ class Saver:
         rhythm = config.checkpoints
         self.is_on = store is not None and rhythm.at_end
         self._timetable = Timetable(rhythm, now=time.monotonic())
-        self._staging = CaptureMemory()
+        self._capture_memory = CaptureMemory()
         self._answers = CoordinatorAnswers(peers.part_done, peers.settlement)
         self._thread: PartThread | None = None  # started with the first checkpoint
         self._last: Writing | None = None  # the last checkpoint begun
@@ -122,7 +122,7 @@ class Saver:
         self._is_prepared = True
         if (wanted := size()) > SMALL:
             self._preparing = threading.Thread(
-                target=self._staging.prepare, args=(wanted,), name="shoal-checkpoint-memory", daemon=True
+                target=self._capture_memory.prepare, args=(wanted,), name="shoal-checkpoint-memory", daemon=True
             )
             self._preparing.start()
 
@@ -233,7 +233,7 @@ class Saver:
             step=moment.step,
             reason=moment.reason,
             mark=moment.mark,
-            capture=Capture(state, self._staging, rank=group.rank, world_size=group.size),
+            capture=Capture(state, self._capture_memory, rank=group.rank, world_size=group.size),
             about=about if group.rank == 0 else None,
         )
 

@@ -100,8 +100,8 @@ def _worker_line(board: Board, worker: int) -> Text:
         step = f" at step {state.step}" if state is not None else ""
         return Text(f"  worker {worker}  gone{step}", style="dim strike", no_wrap=True, overflow="ellipsis")
     if state is None or (board.members and worker not in board.members):
-        stage = "has come in" if worker in board.members else "is here and waits for its turn"
-        return Text(f"  worker {worker}  {stage}", style="dim", no_wrap=True, overflow="ellipsis")
+        progress = "has come in" if worker in board.members else "is here and waits for its turn"
+        return Text(f"  worker {worker}  {progress}", style="dim", no_wrap=True, overflow="ellipsis")
     total = state.shares.total or 1.0
     shares = "  ".join(
         f"{name} {100 * part / total:.0f}%"

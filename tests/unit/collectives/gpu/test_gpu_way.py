@@ -8,8 +8,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from shoal.collectives import flat_tensors as staging
-from shoal.collectives import operations
+from shoal.collectives import flat_tensors, operations
 from shoal.collectives.gpu import gpu_way
 from shoal.collectives.threaded_group import ThreadedGroup
 from support.collectives import IN_MEMORY, groups
@@ -47,8 +46,8 @@ class StandIn:
 def gpu(monkeypatch: pytest.MonkeyPatch) -> StandIn:
     stand_in = StandIn()
     monkeypatch.setattr(operations, "moment_of", stand_in.moment_of)
-    is_flat = staging.is_flat
-    monkeypatch.setattr(staging, "is_flat", lambda tensor: is_flat(tensor) and not stand_in.has(tensor))
+    is_flat = flat_tensors.is_flat
+    monkeypatch.setattr(flat_tensors, "is_flat", lambda tensor: is_flat(tensor) and not stand_in.has(tensor))
     monkeypatch.setattr(gpu_way, "copies_after", stand_in.copies_after)
     monkeypatch.setenv("SHOAL_NCCL", "0")
     return stand_in

@@ -1,4 +1,4 @@
-"""A stage: whatever order its two ends and the receiver's own reads come in, the message is whole."""
+"""A passage: whatever order its two ends and the receiver's own reads come in, the message is whole."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as some
 
 from shoal.collectives.mailbox.delivery import Delivery, OfferCopy
 from shoal.collectives.mailbox.letters import Letter, LetterKind
-from shoal.collectives.mailbox.pieces import PIECE_BYTES, SHORTEST, STAGE_BYTES, Places, SharedSlots
+from shoal.collectives.mailbox.pieces import PASSAGE_BYTES, PIECE_BYTES, SHORTEST, Places, SharedSlots
 from shoal.errors import PeerLost
 from shoal.transport.memory.arena import Arena
 from shoal.transport.native import native
@@ -20,11 +20,11 @@ STATE, LINE, SLOTS = 64, 128, 4096  # in the arenas of this test; a line is 16 w
 
 
 def with_the_extension(test: Callable[..., None]) -> Callable[..., None]:
-    """Without it, the same test is that there is no stage."""
-    return test if native is not None else no_stage
+    """Without it, the same test is that there is no passage."""
+    return test if native is not None else no_passage
 
 
-def no_stage() -> None:
+def no_passage() -> None:
     assert SharedSlots.open(Places(0, 0, 0, 0, 0, 0), lambda: None) is None
 
 
@@ -32,17 +32,17 @@ class Pair:
     """Two ranks: one sends, one receives."""
 
     def __init__(self) -> None:
-        self.arenas = [Arena.create(SLOTS + STAGE_BYTES) for _ in range(2)]
+        self.arenas = [Arena.create(SLOTS + PASSAGE_BYTES) for _ in range(2)]
         self.rings = 0
-        self.sender, self.receiver = self._stage(0), self._stage(1)
+        self.sender, self.receiver = self._passage(0), self._passage(1)
 
-    def _stage(self, rank: int) -> SharedSlots:
+    def _passage(self, rank: int) -> SharedSlots:
         own, its = self.arenas[rank].address, self.arenas[1 - rank].address
-        stage = SharedSlots.open(
+        passage = SharedSlots.open(
             Places(own + LINE, its + LINE, own + STATE, its + STATE, own + SLOTS, its + SLOTS), self._ring
         )
-        assert stage is not None
-        return stage
+        assert passage is not None
+        return passage
 
     def _ring(self) -> None:
         self.rings += 1
@@ -59,10 +59,10 @@ class Pair:
             arena.close()
 
 
-def read_last(pull: OfferCopy, sent: Delivery, stage: SharedSlots) -> None:
-    """What a receiver does that finds nothing staged."""
+def read_last(pull: OfferCopy, sent: Delivery, passage: SharedSlots) -> None:
+    """What a receiver does that finds nothing in the passage."""
     piece = pull.next_piece(4 * PIECE_BYTES, 0)
-    stage.claim(pull)
+    passage.claim(pull)
     if piece is not None:
         start, size = piece
         pull.delivery.rest[start : start + size] = sent.rest[start : start + size]
@@ -82,7 +82,7 @@ def test_messages_are_whole_whoever_moves_them(sizes: list[int], steps: list[str
         pair.sender.attend(False)  # the other end does not wait: all this is one thread
         pair.sender.give(sent)  # before anybody takes it
         assert pair.receiver.accepts(pull)
-        for step in [*steps, *["give", "take"] * (size // STAGE_BYTES + 1), "read"]:
+        for step in [*steps, *["give", "take"] * (size // PASSAGE_BYTES + 1), "read"]:
             if step == "give":
                 pair.sender.give(sent)
             elif step == "take":
@@ -98,7 +98,7 @@ def test_messages_are_whole_whoever_moves_them(sizes: list[int], steps: list[str
 
 
 @with_the_extension
-def test_a_stage_is_one_messages_until_that_is_done() -> None:
+def test_a_passage_is_one_messages_until_that_is_done() -> None:
     pair = Pair()
     (first, pull), (second, later) = pair.message(0, SHORTEST), pair.message(1, SHORTEST)
     assert pair.sender.offers(first)
@@ -107,7 +107,7 @@ def test_a_stage_is_one_messages_until_that_is_done() -> None:
     assert not pair.sender.offers(second)
     assert pair.receiver.accepts(pull)
     assert not pair.receiver.accepts(later)
-    assert pair.receiver.take(pull) == STAGE_BYTES
+    assert pair.receiver.take(pull) == PASSAGE_BYTES
     first.finish()
     assert pair.sender.offers(second)
     pair.receiver.release(pull)
@@ -117,7 +117,7 @@ def test_a_stage_is_one_messages_until_that_is_done() -> None:
 
 
 @with_the_extension
-def test_what_a_sender_staged_before_it_left_does_not_count() -> None:
+def test_what_a_sender_gave_before_it_left_does_not_count() -> None:
     pair = Pair()
     sent, pull = pair.message(0, SHORTEST)
     assert pair.sender.offers(sent)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 def no_java(home: str) -> str:
     where = f"JAVA_HOME is {home}, where there is no bin/java" if home else "there is no java on the PATH"
@@ -15,8 +17,15 @@ NO_SPARK_MASTER = (
 STARTING_SPARK = "starting a Spark application"
 MORE_EXECUTORS = (
     "give Spark more free cores: more executors (executor.instances, or cores.max of a standalone cluster), or the end "
-    "of other applications"
+    "of other applications; if they take longer to come, wait for them with --spark wait=10m"
 )
+
+
+def spark_secrets_missing(names: Sequence[str]) -> str:
+    return (
+        f"the record of this job has no secrets, and its --spark had {', '.join(names)}; give --spark again, with all "
+        "its properties"
+    )
 
 
 def no_spark_master_there(master: str, why: object) -> str:

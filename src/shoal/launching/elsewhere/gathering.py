@@ -14,7 +14,7 @@ import msgspec
 
 from shoal.engines import texts as engine_texts
 from shoal.engines.engine import Engine
-from shoal.engines.nodes.node_engine import NodeEngine, NodeEngineConfig
+from shoal.engines.nodes.node_engine import GATHER_SECONDS, NodeEngine, NodeEngineConfig
 from shoal.engines.nodes.provider import Provider
 from shoal.engines.nodes.script_files import NodeFolder, ScriptFolder
 from shoal.environment import parse_address
@@ -47,6 +47,7 @@ class Nodes:
     folder: Folder
     folders: Mapping[str, NodeFolder] = field(default_factory=dict)  # by node, where it is not as here
     fewest: int = 0  # workers that the first nodes must have slots for; 0: all
+    seconds: float = 0.0  # for them to come; 0: as many as an engine usually takes
     more_room: str = ""  # advice for the user if too few nodes came and none was expected by name
 
 
@@ -67,7 +68,7 @@ def gathered(provider: Provider, nodes: Nodes) -> Engine:
         engine = NodeEngine(over, provider)
         failed.callback(engine.close)
         with told_if_slow("reaching the nodes"):
-            engine.gather(nodes.fewest or config.workers)
+            engine.gather(nodes.fewest or config.workers, nodes.seconds or GATHER_SECONDS)
         failed.pop_all()
     if engine.blind:
         warning = texts.checkpoints_not_shared(engine.blind, config.checkpoint_to or config.run_dir or "runs")

@@ -35,7 +35,7 @@ def chosen(config: JobConfig, folder: Folder) -> Elsewhere:
 
     def open_engine(bound: Address) -> Engine:
         provider = SlurmProvider(own) if own is not None else _asked_for(_wish(config))
-        return gathered(provider, Nodes(config, bound, folder))
+        return gathered(provider, Nodes(config, bound, folder, fewest=config.min_workers))
 
     names = [node.name for node in own.nodes] if own is not None else []
     reachable = with_reachable_address(config, lambda: list(node_addresses(names).values()))

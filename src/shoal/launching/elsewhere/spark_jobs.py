@@ -12,9 +12,11 @@ from shoal.engines.spark import texts
 from shoal.engines.spark.own_application import OwnApplication, check_java, check_master
 from shoal.engines.spark.spark_provider import SparkProvider
 from shoal.environment import inherited
+from shoal.errors import UsageError
 from shoal.job_config import JobConfig
 from shoal.launching.elsewhere.gathering import Elsewhere, Folder, Nodes, gathered, with_reachable_address
-from shoal.settings.engines.spark_settings import SparkSettings, spark_properties
+from shoal.settings.engines.spark_settings import SparkSettings, spark_properties, spark_wait
+from shoal.settings.secret_words import missing_secrets
 from shoal.values import Address
 from shoal.watch.screen.slow_work import told_if_slow
 
@@ -24,8 +26,11 @@ ANYWHERE = "192.0.2.1"  # an address for documentation (RFC 5737): the way to it
 
 def chosen(config: JobConfig, folder: Folder) -> Elsewhere:
     context = SparkContext._active_spark_context  # of a Spark program that calls `shoal.launch`
-    properties = spark_properties(config.of(SparkSettings).spark)
+    given = config.of(SparkSettings).spark
+    properties, seconds = spark_properties(given), spark_wait(given)
     if context is None:
+        if missing := missing_secrets(given):  # the job is resumed with what its record says
+            raise UsageError(texts.spark_secrets_missing(missing))
         check_java()
         check_master(properties.get("spark.master", ""))
     else:
@@ -33,7 +38,8 @@ def chosen(config: JobConfig, folder: Folder) -> Elsewhere:
 
     def open_engine(bound: Address) -> Engine:
         provider = _provider(context, properties, config.workers)
-        nodes = Nodes(config, bound, folder, fewest=config.min_workers, more_room=texts.MORE_EXECUTORS)
+        more = texts.MORE_EXECUTORS
+        nodes = Nodes(config, bound, folder, fewest=config.min_workers, seconds=seconds, more_room=more)
         return gathered(provider, nodes)
 
     return Elsewhere(with_reachable_address(config, lambda: [host_towards(properties, inherited({}))]), open_engine)

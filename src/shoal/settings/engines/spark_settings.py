@@ -12,6 +12,7 @@ from shoal.errors import UsageError
 from shoal.settings import texts
 from shoal.settings.engines.engine_settings import EngineKind, EngineSettings
 from shoal.settings.engines.slurm_settings import time_limit
+from shoal.settings.secret_words import without_secrets
 
 PROPERTY = re.compile(r"(?P<name>[A-Za-z][\w.-]*)=(?P<value>.*)", re.DOTALL)
 PREFIX = "spark."
@@ -20,7 +21,11 @@ WAIT = "wait"  # Spark has no property of this name
 
 class SparkSettings(EngineSettings, frozen=True, kw_only=True, rename="kebab"):
     spark: Annotated[
-        str, Meta(description='with --on spark: properties of its application, such as "master=spark://node1:7077 wait=10m"')
+        str,
+        Meta(
+            description='with --on spark: properties of its application, such as "master=spark://node1:7077", and how '
+            'long to wait for its executors, such as "wait=10m"'
+        ),
     ] = ""
 
     def check_values(self) -> None:
@@ -29,7 +34,7 @@ class SparkSettings(EngineSettings, frozen=True, kw_only=True, rename="kebab"):
 
     def check_unused(self, chosen: str) -> None:  # noqa: ARG002  whichever it is
         if self.spark:
-            raise UsageError(texts.only_with_spark(self.spark))
+            raise UsageError(texts.only_with_spark(without_secrets(self.spark)))
 
 
 def spark_properties(text: str) -> dict[str, str]:
@@ -52,11 +57,12 @@ def _words(text: str) -> dict[str, str]:
     try:
         words = shlex.split(text)
     except ValueError as error:
-        raise UsageError(texts.bad_spark_properties(text, str(error))) from None
+        raise UsageError(texts.bad_spark_properties(without_secrets(text), str(error))) from None
     found = {}
     for word in words:
         if (matched := PROPERTY.fullmatch(word)) is None:
-            raise UsageError(texts.bad_spark_properties(text, f"{word!r} is no property with its value"))
+            why = f"{word!r} is no property with its value"
+            raise UsageError(texts.bad_spark_properties(without_secrets(text), why))
         found[matched["name"].removeprefix(PREFIX)] = matched["value"]
     return found
 

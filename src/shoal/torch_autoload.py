@@ -72,7 +72,7 @@ def load() -> None:
         distributed.init_process_group = _own_rank_only(distributed.init_process_group, worker)
         groups = sys.modules["torch.distributed.distributed_c10d"]
         if hasattr(groups, MAKING_GROUPS):
-            setattr(groups, MAKING_GROUPS, _noted(getattr(groups, MAKING_GROUPS)))
+            setattr(groups, MAKING_GROUPS, _remembered(getattr(groups, MAKING_GROUPS)))
         meeting = sys.modules["torch.distributed.rendezvous"]  # as an attribute of its package this is a function
         if hasattr(meeting, MAKING_STORES):
             setattr(meeting, MAKING_STORES, _on_loopback(getattr(meeting, MAKING_STORES)))
@@ -105,7 +105,7 @@ def _own_rank_only(original: Callable[..., None], worker: WorkerEnvironment) -> 
     return init_process_group
 
 
-def _noted(original: Callable[..., object]) -> Callable[..., object]:
+def _remembered(original: Callable[..., object]) -> Callable[..., object]:
     """Wrap torch's function that makes a process group: a script that calls it takes part in the job."""
 
     @functools.wraps(original)

@@ -79,10 +79,10 @@ STRATEGIES = {
     "local steps": Case(
         lambda: nullcontext(lambda replica, _: LocalSteps(replica, Manners(every=5))), meets_in=", mean"
     ),  # an epoch has 12 steps, or 8
-    "parameter server": Case(served, SERVED, meets_in=", note"),
+    "parameter server": Case(served, SERVED, meets_in=", votes"),
     "parameter server, free": Case(served, FREE, is_free=True, meets_in="meeting in loop"),
     "parameter server, bounded": Case(served, {**FREE, "staleness": "1"}, is_free=True, meets_in="meeting in loop"),
-    "parameter server, codec": Case(FAR, SERVED, meets_in=", note", codec=EXACT),
+    "parameter server, codec": Case(FAR, SERVED, meets_in=", votes", codec=EXACT),
     "parameter server, free, codec": Case(FAR, FREE, is_free=True, meets_in="meeting in loop", codec=EXACT),
 }
 

@@ -51,7 +51,7 @@ ASKS_FOR_A_RECORD = frozenset({"run-dir", "checkpoint-every", "checkpoint-to", "
 class AloneSettings:
     config: JobConfig
     is_recorded: bool  # from the beginning
-    note: str = ""  # worth telling once the record has begun
+    advice: str = ""  # worth telling once the record has begun
 
 
 def script_path() -> str:
@@ -67,16 +67,16 @@ def settings_alone(options: Mapping[str, Any]) -> AloneSettings:
     values = {name: value for name, value in wanted.values().items() if name in named}
     check_alone(values, JobConfig().values(), script=script_path() or "SCRIPT")
     is_recorded = any(values.get(name) not in (None, "", False, "never") for name in ASKS_FOR_A_RECORD)
-    note = ""
+    advice = ""
     if wanted.resume == LAST:
         found = _last_run(wanted)
-        note = "" if found else texts.nothing_to_resume(wanted.run_dir)
+        advice = "" if found else texts.nothing_to_resume(wanted.run_dir)
         options = {**options, "resume": found}
     merged_over = partial(merge, options, file=None, origin=ORIGIN)
     config = merged_over()
     if config.resume:
         config = resumed_settings(config, lambda base: merged_over(base=_fitting_alone(base)))
-    return AloneSettings(config, is_recorded, note)
+    return AloneSettings(config, is_recorded, advice)
 
 
 def _fitting_alone(recorded: Mapping[str, Any]) -> dict[str, Any]:
@@ -124,8 +124,8 @@ class AloneJob:
         if kept.publisher is not None:
             self.peers.coordinator.publish_with(kept.publisher)
         self.peers.begin(first_event(self.config, script_path(), sys.argv[1:]))
-        if chosen.note:
-            self.peers.report(Advised(worker=None, text=chosen.note))
+        if chosen.advice:
+            self.peers.report(Advised(worker=None, text=chosen.advice))
         if self._directory is not None:
             self.signals.heed(self.peers.ask_to_stop)
 

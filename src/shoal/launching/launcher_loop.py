@@ -208,7 +208,7 @@ class LauncherLoop:
         self._has_steps = self._has_steps or isinstance(event, StepsApplied)
         if isinstance(event, WorkerFailed):
             log_failure(self._job.run_dir, event)
-        self._laboratory.note(event, time.monotonic())
+        self._laboratory.observe(event, time.monotonic())
         self._decide(event)
 
     def _coordinator_exited(self, exited: Gone) -> None:

@@ -212,13 +212,13 @@ class _Coordinator:
         self._handling = True
         try:
             while self._inputs:
-                self._note_down(self._core.handle(self._inputs.popleft(), self._loop.time()))
+                self._write_down(self._core.handle(self._inputs.popleft(), self._loop.time()))
         except Exception as error:
             self._fail(error)
         finally:
             self._handling = False
 
-    def _note_down(self, instructions: tuple[Instruction, ...]) -> None:
+    def _write_down(self, instructions: tuple[Instruction, ...]) -> None:
         """Queue instructions. Those of all inputs that come in together need only one write to disk."""
         for instruction in instructions:
             if isinstance(instruction, WriteDecision):
@@ -291,9 +291,9 @@ class _Coordinator:
         elif isinstance(instruction, End) and not self._over.done():
             self._over.set_result(instruction.exit_code)
 
-    def _write(self, note: RecordEvent) -> None:
-        for record in self._event_writer.write(Record(time=self._clock.next(), event=note.event)):
-            for client in note.watchers:
+    def _write(self, happened: RecordEvent) -> None:
+        for record in self._event_writer.write(Record(time=self._clock.next(), event=happened.event)):
+            for client in happened.watchers:
                 self._show(client, record)
 
     def _show(self, client: int, record: Record) -> None:

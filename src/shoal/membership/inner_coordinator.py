@@ -44,7 +44,7 @@ class InnerCoordinator:
 
     # The record
 
-    def note(self, *events: AnyEvent) -> None:
+    def record(self, *events: AnyEvent) -> None:
         with self._guard:
             self._write(*events)
 

@@ -86,7 +86,7 @@ def test_only_a_rank_that_was_silent_all_the_time_is_lost(answers: list[set[int]
     """Questions every second; five seconds of silence are too long."""
     silences, asked = Silences(limit=5.0), {1: "", 2: "", 3: ""}
     for second, answered in enumerate(answers):
-        lost = silences.note(asked, answered, (float(second), second + 1.0))
+        lost = silences.observe(asked, answered, (float(second), second + 1.0))
         last_five = answers[max(0, second - 4) : second + 1]
         silent = {rank for rank in asked if len(last_five) == 5 and not any(rank in heard for heard in last_five)}
         assert (lost is None) == (not silent)

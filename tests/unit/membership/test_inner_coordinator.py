@@ -65,10 +65,10 @@ def said(text: str) -> Advised:
 def test_events_wait_for_a_run_directory_and_are_shown_at_once(tmp_path: Path) -> None:
     shown: list[AnyEvent] = []
     coordinator = InnerCoordinator(ALONE, lambda event, _: shown.append(event))
-    coordinator.note(said("before"))
+    coordinator.record(said("before"))
     assert shown == [said("before")] and not list(tmp_path.iterdir())
     coordinator.keep_record_in(tmp_path)
-    coordinator.note(said("after"))
+    coordinator.record(said("after"))
     assert written(tmp_path) == [said("before"), said("after")]
     assert coordinator.end(ENDED) == []
     assert [type(event) for event in written(tmp_path)] == [Advised, Advised, JobEnded]
@@ -81,7 +81,7 @@ def test_without_a_run_directory_nothing_is_kept_beyond_a_bound(
     shown: list[AnyEvent] = []
     coordinator = InnerCoordinator(ALONE, lambda event, _: shown.append(event))
     for number in range(100):
-        coordinator.note(said(f"number {number}"))
+        coordinator.record(said(f"number {number}"))
     coordinator.keep_record_in(tmp_path)
     kept = written(tmp_path)
     assert len(kept) < 10

@@ -38,7 +38,7 @@ def owners() -> dict[str, str]:
         for alias in node.names
     }
     (made,) = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "Session"]
-    found = dict.fromkeys(SESSIONS, "shoal.training.session") | {"votes": "shoal.strategies.replica.notes"}
+    found = dict.fromkeys(SESSIONS, "shoal.training.session") | {"votes": "shoal.strategies.replica.votes"}
     for node in made.body:
         if not isinstance(node, ast.FunctionDef):
             continue

@@ -124,9 +124,9 @@ class AsyncDcp(Method):
         self.ended = None
         answer = async_save(self._state(), checkpoint_id=self._path)
         assert isinstance(answer, Future)
-        answer.add_done_callback(self._note_end)
+        answer.add_done_callback(self._mark_end)
 
-    def _note_end(self, written: Future[Any]) -> None:
+    def _mark_end(self, written: Future[Any]) -> None:
         written.result()
         self.ended = time.perf_counter()
 
@@ -161,7 +161,7 @@ class CopiedDcp(AsyncDcp):
         )
         assert isinstance(answer, AsyncSaveResponse)
         self._copied = answer.staging_completion
-        answer.upload_completion.add_done_callback(self._note_end)
+        answer.upload_completion.add_done_callback(self._mark_end)
 
     def hold(self) -> None:
         if self._copied is not None:

@@ -26,7 +26,7 @@ class Silences:
     limit: float
     since: dict[int, float] = field(default_factory=dict)  # by rank, for ranks that did not answer the last question
 
-    def note(self, asked: Mapping[int, object], answered: set[int], when: tuple[float, float]) -> int | None:
+    def observe(self, asked: Mapping[int, object], answered: set[int], when: tuple[float, float]) -> int | None:
         """A rank that has been silent for too long, if any. `when`: when asking began and when it ended."""
         self.since = {rank: self.since.get(rank, when[0]) for rank in asked if rank not in answered}
         silent = [rank for rank, start in self.since.items() if when[1] - start >= self.limit]
@@ -53,7 +53,7 @@ class Vigil:
             return None
         asked = time.monotonic()
         answered = reachable(self._addresses, self._listener.token, INTERVAL)
-        return self._silences.note(self._addresses, answered, (asked, time.monotonic()))
+        return self._silences.observe(self._addresses, answered, (asked, time.monotonic()))
 
     def close(self) -> None:
         self._listener.close()

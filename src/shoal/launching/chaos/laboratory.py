@@ -47,7 +47,7 @@ class Laboratory:
             due = min(due, strike)
         return None if due == math.inf else due
 
-    def note(self, event: Event, now: float) -> None:
+    def observe(self, event: Event, now: float) -> None:
         if isinstance(event, GenerationFormed):
             self._members = event.workers
             self._timetable.begin(now)

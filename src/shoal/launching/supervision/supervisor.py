@@ -162,12 +162,12 @@ class Supervisor:
                 self._places.wait_anew(now)
                 self._word_by = self._word_by if self._word_by == math.inf else now + self._last_word
             case Event():
-                return self._note(fact, now)
+                return self._observe(fact, now)
             case _:
                 pass
         return []
 
-    def _note(self, event: Event, now: float) -> list[Instruction]:
+    def _observe(self, event: Event, now: float) -> list[Instruction]:
         """What the coordinator says about workers."""
         match event:
             case WorkerJoined():

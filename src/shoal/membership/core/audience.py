@@ -87,7 +87,7 @@ class Audience:
         """Instructions from here on depend on this decision."""
         self._out.append(WriteDecision(decision))
 
-    def note(self, event: AnyEvent) -> None:
+    def record(self, event: AnyEvent) -> None:
         self._out.append(RecordEvent(event, self.watchers()))
 
     def catch_up(self, client: int) -> None:

@@ -118,7 +118,7 @@ class MembershipCore:
         if known.end is None:
             workers = tuple(self._generations.members)
             reason = f"the coordinator was started again and goes on with generation {number}"
-            self._audience.note(events.CoordinatorReturned(generation=number, reason=reason, workers=workers))
+            self._audience.record(events.CoordinatorReturned(generation=number, reason=reason, workers=workers))
 
     def handle(self, happened: Input, now: float) -> tuple[Instruction, ...]:
         """Take in what happened at `now` (seconds, any origin, never decreasing) and return what to do about it."""
@@ -136,7 +136,7 @@ class MembershipCore:
         elif isinstance(happened, PublishFailed):
             self._publishing.not_published(happened.checkpoint, happened.reason)
         elif isinstance(happened, Noticed):
-            self._audience.note(happened.event)
+            self._audience.record(happened.event)
             self._clock.heed(happened.event, now)
         else:
             self._tick(now)
@@ -201,10 +201,10 @@ class MembershipCore:
         if self._ending.ended is not None:
             pass  # only the end itself is still missing from the record
         elif is_return and current is not None:
-            self._audience.note(events.WorkerReturned(worker=join.worker, generation=current.number))
+            self._audience.record(events.WorkerReturned(worker=join.worker, generation=current.number))
         elif is_new:
             address = str(join.address)
-            self._audience.note(
+            self._audience.record(
                 events.WorkerJoined(worker=join.worker, host=join.host, process=join.process, address=address)
             )
         self._welcome(client, is_member=is_return)
@@ -256,7 +256,7 @@ class MembershipCore:
                 self._audience.send((victim.client,), message)
         elif isinstance(message, Report) and all(isinstance(event, admission.REPORTED) for event in message.events):
             for event in message.events:
-                self._audience.note(event)
+                self._audience.record(event)
         else:
             self._turn_away(client, f"a watcher may not send {reasons.name_of(message)}")
 
@@ -338,7 +338,7 @@ class MembershipCore:
                 newest = max((row.generation for row in event.rows if not row.is_outside), default=0)
                 self._generations.losses.stepped(newest)
                 self._generations.wishes.stepped(newest, self._now)
-            self._audience.note(event)
+            self._audience.record(event)
             if isinstance(event, events.WentBack):
                 self._verdicts.went_back(event.step, self._now)
 

@@ -140,7 +140,7 @@ class Publishing:
         if checkpoint is None or checkpoint.handed_over is None:
             return  # publishing took too long and was given up
         parts = checkpoint.parts()
-        self._audience.note(
+        self._audience.record(
             events.CheckpointPublished(
                 checkpoint=name,
                 step=checkpoint.step,
@@ -178,7 +178,7 @@ class Publishing:
         if part.checkpoint in self._open:
             return  # the checkpoint is with the publisher, or lost and about to be discarded
         if part.checkpoint not in self._lost:
-            self._note_loss(part.checkpoint, part.step, None, MEMBERS_CHANGED)
+            self._record_loss(part.checkpoint, part.step, None, MEMBERS_CHANGED)
             self._settle(part.checkpoint, published=False)
         self._audience.discard(part.checkpoint)
 
@@ -199,10 +199,10 @@ class Publishing:
         checkpoint = self._open[name]
         if not checkpoint.is_lost:
             checkpoint.is_lost = True
-            self._note_loss(name, checkpoint.step, worker, reason)
+            self._record_loss(name, checkpoint.step, worker, reason)
 
-    def _note_loss(self, name: str, step: int, worker: int | None, reason: str) -> None:
-        self._audience.note(events.CheckpointLost(checkpoint=name, step=step, worker=worker, reason=reason))
+    def _record_loss(self, name: str, step: int, worker: int | None, reason: str) -> None:
+        self._audience.record(events.CheckpointLost(checkpoint=name, step=step, worker=worker, reason=reason))
         self._lost[name] = None
         if len(self._lost) > REMEMBERED:
             del self._lost[next(iter(self._lost))]

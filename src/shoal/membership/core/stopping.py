@@ -28,7 +28,7 @@ class Stopping:
         self.reason = reasons.shortened(request.reason)
         self.exit_code = request.exit_code if worker is None else 0
         audience.write_decision(StopDecided(reason=self.reason, exit_code=self.exit_code))
-        audience.note(events.StopRequested(worker=worker, reason=self.reason))
+        audience.record(events.StopRequested(worker=worker, reason=self.reason))
         audience.send(audience.workers(), StopNotice(reason=self.reason))
 
     @property

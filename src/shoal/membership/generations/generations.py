@@ -182,7 +182,7 @@ class Generations:
 
     def expel(self, worker: Worker, why: str, hint: str, now: float) -> None:
         """Put a worker out that may be alive, and tell it. It may come back as a newcomer."""
-        self._audience.note(events.WorkerExpelled(worker=worker.number, step=worker.step, reason=why + hint))
+        self._audience.record(events.WorkerExpelled(worker=worker.number, step=worker.step, reason=why + hint))
         if worker.client is not None and self.current is not None:
             self._audience.send((worker.client,), Expelled(generation=self.current.number, reason=why + hint))
         self.lose(worker, why, now)
@@ -206,7 +206,7 @@ class Generations:
                 text = reasons.hung(worker.number, worker.step, worker.operation, now - worker.moved)
                 self.expel(worker, text, reasons.IF_HUNG, now)
         if not hearing.has_live and hearing.silent and self._missing.again(now):
-            self._note_waiting(Wait(0, self._config.fewest, reasons.none_heard(now - hearing.last)))
+            self._record_waiting(Wait(0, self._config.fewest, reasons.none_heard(now - hearing.last)))
 
     def _hearing(self, now: float) -> liveness.Hearing:
         limit = self._config.heartbeat_limit
@@ -274,7 +274,7 @@ class Generations:
 
     def died(self, worker: Worker, death: events.WorkerDied, now: float) -> None:
         worker.fate = Fate.DEAD
-        self._audience.note(death)
+        self._audience.record(death)
         hint = worker.hint
         self.lose(worker, death.reason, now)
         self.loss = death.reason + hint
@@ -310,7 +310,7 @@ class Generations:
             plan = Wait(len(plan.workers), self._config.fewest, reasons.STILL_PUBLISHING)
         if isinstance(plan, Wait):
             if self._missing.is_due(plan, at_once=self.current is not None, now=self._now):
-                self._note_waiting(plan)
+                self._record_waiting(plan)
             return None
         self._missing.over(self._now)
         is_futile = self._futility.is_reached(self._breakup, self.workers.values(), has_holders=bool(plan.holders))
@@ -345,7 +345,7 @@ class Generations:
         self._breakup = Breakup()
         for worker in planned.workers:
             worker.enter(generation.number, self._now)
-        self._audience.note(
+        self._audience.record(
             events.GenerationFormed(
                 generation=generation.number,
                 workers=tuple(self.members),
@@ -394,5 +394,5 @@ class Generations:
             self.died(worker, worker.death(worker.step, worker.operation, now), now)
         return Verdict(WorkerLost.__name__, self.loss or reasons.NOBODY_LEFT)
 
-    def _note_waiting(self, wait: Wait) -> None:
-        self._audience.note(events.Waiting(workers=wait.workers, needed=wait.needed, reason=wait.reason))
+    def _record_waiting(self, wait: Wait) -> None:
+        self._audience.record(events.Waiting(workers=wait.workers, needed=wait.needed, reason=wait.reason))

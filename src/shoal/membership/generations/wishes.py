@@ -56,7 +56,7 @@ class RegroupWishes:
         self._config = config
         self._reason = ""  # what the members of this generation were told; empty: nothing
         self._since: float | None = None  # when the first newcomer that waits was ready
-        self._has_noted = False  # that newcomers wait for others
+        self._has_told = False  # that newcomers wait for others
         self._expected: dict[int, tuple[float, bool]] = {}  # numbers given: when, and whether to a guest
         self._cost = 0.0  # seconds from the end of a generation to the first step of the next one, last time
         self._under_way: tuple[int, float] | None = None  # a generation without a step yet, and when the last one ended
@@ -95,7 +95,7 @@ class RegroupWishes:
         waiting = forming.compared(forming.waiting(there.workers, now, members=there.members))
         ready = forming.admitted(waiting, there.members, self._config.workers)
         if not ready:
-            self._since, self._has_noted = None, False
+            self._since, self._has_told = None, False
             return
         since = self._since = now if self._since is None else self._since
         numbers = [worker.number for worker in ready]
@@ -104,9 +104,9 @@ class RegroupWishes:
         if not decided.is_on:
             self._reason = decided.reason
             self._tell(there.clients, there.generation)
-        elif not self._has_noted:
-            self._has_noted = True
-            self._audience.note(events.NewcomersHeld(workers=tuple(sorted(numbers)), reason=decided.reason))
+        elif not self._has_told:
+            self._has_told = True
+            self._audience.record(events.NewcomersHeld(workers=tuple(sorted(numbers)), reason=decided.reason))
 
     def remind(self, client: int, *, generation: int) -> None:
         """A member is back and may have missed the wish."""
@@ -120,7 +120,7 @@ class RegroupWishes:
 
     def over(self, generation: int, ended: float | None) -> None:
         """The members have regrouped. `ended`: when the last generation was seen to end."""
-        self._reason, self._since, self._has_noted = "", None, False
+        self._reason, self._since, self._has_told = "", None, False
         self._under_way = None if ended is None else (generation, ended)
 
     def stepped(self, generation: int, now: float) -> None:

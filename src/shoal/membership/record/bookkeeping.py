@@ -58,7 +58,7 @@ class Bookkeeping:
         written: list[Sequence[Record | MetricLine]] = [before.events, before.metrics]
         for line in heapq.merge(*written, key=lambda line: line.time):
             if isinstance(line, Record):
-                self._standstills.note(line.event, line.time)
+                self._standstills.observe(line.event, line.time)
             else:
                 self._standstills.apply(line)
 
@@ -69,7 +69,7 @@ class Bookkeeping:
                 return written
             self._is_told = True
         if isinstance(event, events.FileTruncated):
-            doubt = self._truncations.note(event)
+            doubt = self._truncations.observe(event)
             if doubt is None:
                 return written
             record = Record(record.time, doubt)
@@ -87,7 +87,7 @@ class Bookkeeping:
             self._apply(self._metrics.finish(), record.time, written)
             if self._began is not None:  # the core of a restarted coordinator counts from its own start
                 record = Record(record.time, msgspec.structs.replace(event, seconds=record.time - self._began))
-        self._tell(self._standstills.note(record.event, record.time), record.time, written)
+        self._tell(self._standstills.observe(record.event, record.time), record.time, written)
         self._put(record, written)
         return written
 

@@ -63,7 +63,7 @@ class _Standstill:
 
 
 class Standstills:
-    """For one run of a job: `note` its events and `apply` its lines, in the order of the record."""
+    """For one run of a job: `observe` its events and `apply` its lines, in the order of the record."""
 
     def __init__(self) -> None:
         self._last: MetricLine | None = None  # the last applied step
@@ -78,7 +78,7 @@ class Standstills:
         self._paces: deque[float] = deque(maxlen=32)  # seconds between the last steps
         self._long = (-math.inf, 0.0)  # an unexplained long gap without a step: when it ended, and its seconds
 
-    def note(self, event: events.Event, time: float) -> list[events.ProgressResumed]:
+    def observe(self, event: events.Event, time: float) -> list[events.ProgressResumed]:
         """Standstills that end without a step: outside loops when the script gets on, else at the end of the job."""
         is_first = isinstance(event, events.GenerationFormed) and not self._has_members
         if isinstance(event, MARKS) and not is_first and (self._has_members or not isinstance(event, SIGNS)):

@@ -20,7 +20,7 @@ class Truncations:
         self._newest: dict[tuple[str, str], FileTruncated] = {}  # by machine and path, the longest known first
         self._told: dict[tuple[str, str], None] = {}
 
-    def note(self, event: FileTruncated) -> ScriptDoubtful | None:
+    def observe(self, event: FileTruncated) -> ScriptDoubtful | None:
         """A warning, once per file, where another worker has emptied the file in the same generation."""
         key = event.host, event.path
         before = self._newest.pop(key, None)

@@ -26,12 +26,12 @@ class RecordClock:
     def __init__(self, last_time: float = 0.0) -> None:
         """`last_time`: of the last record on disk; no event is earlier."""
         self._base = max(time.time(), last_time) - own_clock()
-        self._noted = 0.0  # time of the last event
+        self._last = 0.0  # time of the last event
 
     def next(self) -> float:
         """Times never go back, even if the time of day is changed, and no two events have the same time."""
-        self._noted = max(self._base + own_clock(), self._noted + CLOCK_STEP)
-        return self._noted
+        self._last = max(self._base + own_clock(), self._last + CLOCK_STEP)
+        return self._last
 
 
 class _Difference:

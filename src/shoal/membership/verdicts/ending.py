@@ -66,7 +66,7 @@ class JobEnding:
             return
         self._publishing.give_up(f"it was not published within {PUBLISHING_WAIT:.0f} s of the job's end")
         self.is_over = True
-        self._audience.note(
+        self._audience.record(
             events.JobEnded(
                 outcome=self._outcome,
                 exit_code=self.ended.exit_code,

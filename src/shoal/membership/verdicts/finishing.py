@@ -69,7 +69,7 @@ class Finishing:
         worker.fate = Fate.HANDED_OVER
         if self.generations.is_member(worker):
             self._audience.write_decision(MemberLeft(worker=worker.number, is_handover=True))
-        self._note(worker, leave.reason, now, is_handover=True)
+        self._record(worker, leave.reason, now, is_handover=True)
         self.generations.out(worker, reasons.handed_over(worker.number, leave.reason), now)
 
     def tell_released(self, worker: Worker) -> None:
@@ -90,7 +90,7 @@ class Finishing:
             self._release(worker)
         for worker in through:
             worker.fate = Fate.FINISHED
-            self._note(worker, worker.why_done, now, is_handover=False)
+            self._record(worker, worker.why_done, now, is_handover=False)
         self._audience.send(tuple(worker.client for worker in members if worker.client is not None), Released())
 
     def ended_well(self, worker: Worker, now: float) -> None:
@@ -126,11 +126,11 @@ class Finishing:
         if worker.fate is Fate.RELEASED or self.generations.is_member(worker):
             self._audience.write_decision(MemberLeft(worker=worker.number, is_handover=False))
         worker.fate = Fate.FINISHED
-        self._note(worker, reason, now, is_handover=False)
+        self._record(worker, reason, now, is_handover=False)
         self.generations.finished(worker)
 
-    def _note(self, worker: Worker, reason: str, now: float, *, is_handover: bool) -> None:
-        self._audience.note(
+    def _record(self, worker: Worker, reason: str, now: float, *, is_handover: bool) -> None:
+        self._audience.record(
             events.WorkerLeft(worker=worker.number, step=worker.step, reason=reason, is_handover=is_handover)
         )
         self._publishing.gone(worker.number, f"worker {worker.number} left before its part was written", now)

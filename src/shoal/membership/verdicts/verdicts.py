@@ -81,7 +81,7 @@ class Verdicts:
         if self._ending.ended is not None and text in self._ending.ended.text:
             return False
         name = type(by_name(failed.error, text)).__name__
-        self._audience.note(events.WorkerFailed(worker=worker.number, step=failed.step, error=name, text=text))
+        self._audience.record(events.WorkerFailed(worker=worker.number, step=failed.step, error=name, text=text))
         self._failed.append((worker, failed))
         return True
 
@@ -105,7 +105,7 @@ class Verdicts:
         """
         self._turned_away.add(number)
         error = TermsDiffer.__name__
-        self._audience.note(events.WorkerFailed(worker=number, step=0, error=error, text=text))
+        self._audience.record(events.WorkerFailed(worker=number, step=0, error=error, text=text))
         if (worker := self._generations.workers.get(number)) is not None:
             self._generations.failed(worker)
             self._generations.out(worker, f"worker {number} was turned away ({text})", now)
@@ -139,7 +139,7 @@ class Verdicts:
 
     def _bad_exit(self, found: BadExit, worker: Worker | None, now: float, *, newest: int) -> None:
         """A process ended badly before it was in a generation, or after its function had returned."""
-        self._audience.note(found.event)
+        self._audience.record(found.event)
         is_at_end = worker is not None and worker.fate in (Fate.RELEASED, Fate.FINISHED)
         if worker is not None and not is_at_end:
             worker.fate = Fate.DEAD

@@ -121,7 +121,7 @@ class Coordinator:
             case WriteDecision():
                 self._write_down(instruction.decision)
             case RecordEvent():
-                self._note(instruction.event)
+                self._observe(instruction.event)
             case Close():
                 if (end := self._clients.pop(instruction.client, None)) is not None:
                     end.close()
@@ -141,13 +141,13 @@ class Coordinator:
         around.decisions.append(decision)
         if isinstance(decision, GenerationDecided):
             around.history.decided(decision.generation)
-        if isinstance(decision, MembersReleased):  # the notes that follow may be lost, and the decision stands
+        if isinstance(decision, MembersReleased):  # the events that follow may be lost, and the decision stands
             for worker in decision.finished:
                 around.history.accepted(worker)
         if self.is_doomed:
             self.crash()
 
-    def _note(self, event: events.AnyEvent) -> None:
+    def _observe(self, event: events.AnyEvent) -> None:
         if isinstance(event, events.WorkerLeft) and not event.is_handover:
             self._around.history.accepted(event.worker)
         self._around.happened(event)

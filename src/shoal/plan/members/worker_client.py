@@ -146,9 +146,9 @@ class WorkerClient:
             self.on_interruption(interruption)
         # After everything else that had come: messages found after a long sleep are no news.
         end = self._end
-        self._process.after(0.0, lambda: self._note_heard(end))
+        self._process.after(0.0, lambda: self._mark_heard(end))
 
-    def _note_heard(self, end: StreamEnd | None) -> None:
+    def _mark_heard(self, end: StreamEnd | None) -> None:
         if end is self._end and self._is_welcome and self._process.woke < self._process.time.now:
             self.heard_at = self._process.time.now
         self._on_news()

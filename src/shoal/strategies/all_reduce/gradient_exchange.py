@@ -1,11 +1,11 @@
 """When the gradients of one model are exchanged: hooks that turn `backward()` into an exchange.
 
-    first gradient of a backward    a round opens; the note (weights, votes, changed buffers) leaves
+    first gradient of a backward    a round opens; the votes (weights, votes, changed buffers) leaves
     each gradient                   is taken from autograd; complete groups leave in order
     end of that backward            missing gradients become zeros, the rest leaves, the script waits for all
 
 Until then the group's own thread does the work. What is left at the end is done in the script's thread, which has
-nothing else to do. Everything, the note included, is left to the end for a model that fits into one group, and where
+nothing else to do. Everything, the votes included, is left to the end for a model that fits into one group, and where
 a thread would take backward's core away: ranks that share memory and have at most one core each.
 
 The first exchange also learns in which order gradients come: rank 0 tells all, and newcomers take the order over with
@@ -31,7 +31,7 @@ from shoal.strategies.all_reduce.gradient_groups import GradientGroups, Scales
 from shoal.strategies.replica.autograd_node import accumulator
 from shoal.strategies.replica.buffers import BufferAverage
 from shoal.strategies.replica.model_walk import modules_of, parameters_of
-from shoal.strategies.replica.notes import NoteBoard, VoteVector
+from shoal.strategies.replica.votes import VoteBoard, VoteVector
 from shoal.strategies.strategy import Iteration, waiting
 
 
@@ -39,7 +39,7 @@ from shoal.strategies.strategy import Iteration, waiting
 class Shared:
     """What the exchanges of all models have in common."""
 
-    board: NoteBoard
+    board: VoteBoard
     buffers: BufferAverage
     owners: dict[int, GradientExchange]  # by a parameter's id: a parameter of two models is exchanged by the first
     group_bytes: int
@@ -52,7 +52,7 @@ class _Round:
     operation: str  # for people
     label: str
     scales: Scales
-    sent: tuple[VoteVector, Pending] | None  # the note, if it has left; nothing else may leave before it
+    sent: tuple[VoteVector, Pending] | None  # the votes, if it has left; nothing else may leave before it
 
 
 class GradientExchange:
@@ -182,7 +182,7 @@ class GradientExchange:
         self._groups.add(index)
 
     def _open(self) -> _Round | None:
-        """First gradient of a backward: send the note now, so that it travels under the rest of backward."""
+        """First gradient of a backward: send the votes now, so that it travels under the rest of backward."""
         iteration, group = self._iteration, self._group
         if iteration is None or group is None:
             return None
@@ -191,7 +191,7 @@ class GradientExchange:
         sent = None
         works_beside = self._works_beside or self._groups.is_on_gpu  # a GPU computes while a core exchanges
         if iteration.is_last and works_beside and self._groups.leave_early:
-            sent = self._send_note(iteration, group, label)
+            sent = self._send_votes(iteration, group, label)
         scale = iteration.weight / iteration.step_samples if iteration.step_samples else 0.0
         if iteration.is_first and iteration.is_last and scale:
             # Scale while reducing, which costs nothing. Batches of different weights must be scaled before they add up.
@@ -203,11 +203,11 @@ class GradientExchange:
         queue(self._finish)
         return self._round
 
-    def _send_note(self, iteration: Iteration, group: Group, label: str) -> tuple[VoteVector, Pending]:
+    def _send_votes(self, iteration: Iteration, group: Group, label: str) -> tuple[VoteVector, Pending]:
         own_digest, iteration.digest = iteration.digest, None
         changed = self._shared.buffers.changed()
-        note = self._shared.board.write(iteration.step_weight, changed, own_digest=own_digest)
-        return note, group.all_reduce(note.vector, label=label)
+        cast = self._shared.board.write(iteration.step_weight, changed, own_digest=own_digest)
+        return cast, group.all_reduce(cast.vector, label=label)
 
     def _finish(self) -> None:
         """End of the backward that opened the round."""
@@ -226,12 +226,12 @@ class GradientExchange:
             self._groups.discard()
 
     def _complete(self, current: _Round, iteration: Iteration, group: Group) -> None:
-        note, pending = current.sent or self._send_note(iteration, group, current.label)
+        cast, pending = current.sent or self._send_votes(iteration, group, current.label)
         self._groups.launch_rest(group, current.label, current.scales)
         order = None if self._knows_order or self._seen else torch.tensor(self._groups.order())
         telling = None if order is None else group.broadcast(order, 0, label=f"{current.label}, order")
         pending.wait()
-        reading = self._shared.board.read(note)
+        reading = self._shared.board.read(cast)
         if len(set(reading.digests)) > 1:  # all see it here, and none applies this step
             raise ReplicasDiffer(f"the workers' parameters differ before step {iteration.step}")
         share = iteration.step_weight / reading.weight if reading.weight else 0.0

@@ -4,7 +4,7 @@
     optimizer.step()    the servers are asked to apply the gradients: with those of all workers, or at once
     forward             the new values are taken in
 
-Synchronous: the workers exchange their note first, as in all-reduce, and the ledger on the servers says whether the
+Synchronous: the workers exchange their votes first, as in all-reduce, and the ledger on the servers says whether the
 step counts. Asynchronous: a worker meets the others only when it is called to, and its samples are leased
 (`server_leases`).
 """
@@ -231,12 +231,12 @@ class ParameterServer(Strategy):
         return min(1.0, min(limits) / (self._outbox.norm() + TINY)) if limits else 1.0
 
     def _meet_in_step(self, iteration: Iteration, group: Group) -> float:
-        """Exchange all workers' notes and buffers. Returns the factor for the sum of gradients."""
-        label, board, buffers = f"step {iteration.step}, note", self._replica.board, self._replica.buffers
+        """Exchange all workers' votes and buffers. Returns the factor for the sum of gradients."""
+        label, board, buffers = f"step {iteration.step}, votes", self._replica.board, self._replica.buffers
         own_digest, iteration.digest = iteration.digest, None
-        note = board.write(iteration.step_weight, buffers.changed(), own_digest=own_digest)
-        group.all_reduce(note.vector, label=label).wait()
-        reading = board.read(note)
+        cast = board.write(iteration.step_weight, buffers.changed(), own_digest=own_digest)
+        group.all_reduce(cast.vector, label=label).wait()
+        reading = board.read(cast)
         if len(set(reading.digests)) > 1:
             raise ReplicasDiffer(f"the workers' parameters differ before step {iteration.step}")
         share = iteration.step_weight / reading.weight if reading.weight else 0.0

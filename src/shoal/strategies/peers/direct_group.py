@@ -77,7 +77,7 @@ def _own_group(
     mesh: Mesh, hood: Neighbourhood, generation: Generation, terms: GroupConfig, report: Callable[[AnyEvent], None]
 ) -> ThreadedGroup:
     """The group over Shoal's own transport, with NCCL for tensors of GPUs where every rank can use it."""
-    gpus = facts_of(hood.notes)
+    gpus = facts_of(hood.remarks)
     choice = choose_carrier(gpus, machines=len(hood.hosts), kept=terms.why_own(hood))
     in_memory = terms.hosts_by_memory(hood)
     plan = survey(mesh, generation.schedule, in_memory, deterministic=terms.deterministic)

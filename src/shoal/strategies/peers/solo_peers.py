@@ -40,12 +40,12 @@ class SoloPeers(Peers):
         self.group: Group = ThreadedGroup.over(None, generation=number, schedule="auto", codec=Identity())
         self.coordinator = InnerCoordinator(self.generation, show, run_dir)
         self._stop: str | None = None  # why the script is to stop, where that was asked for from outside
-        self._stop_is_noted = False
+        self._stop_is_told = False
 
     def begin(self, started: JobStarted) -> None:
         """Begin the record as a job of one worker does."""
         me, formed = self.generation.members[0], self.generation
-        self.coordinator.note(
+        self.coordinator.record(
             started,
             WorkerJoined(worker=0, host=me.host, process=me.process, address=""),
             GenerationFormed(
@@ -84,12 +84,12 @@ class SoloPeers(Peers):
         pass
 
     def report(self, *events: AnyEvent) -> None:
-        self.coordinator.note(*events)
+        self.coordinator.record(*events)
 
     def stop_wish(self) -> str | None:
-        if self._stop is not None and not self._stop_is_noted:
-            self._stop_is_noted = True
-            self.coordinator.note(StopRequested(worker=None, reason=self._stop))
+        if self._stop is not None and not self._stop_is_told:
+            self._stop_is_told = True
+            self.coordinator.record(StopRequested(worker=None, reason=self._stop))
         return self._stop
 
     def set_position(self, step: int, operation: str) -> None:

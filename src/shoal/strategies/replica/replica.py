@@ -18,7 +18,7 @@ from shoal.errors import WorkersDisagree
 from shoal.strategies.peers.peers import Peers
 from shoal.strategies.replica.buffers import BufferAverage
 from shoal.strategies.replica.model_check import broadcast_model, check_same_model, digest
-from shoal.strategies.replica.notes import DIGEST_LIMIT, Agreement, NoteBoard, Votes
+from shoal.strategies.replica.votes import DIGEST_LIMIT, Agreement, VoteBoard, Votes
 
 
 class Replica:
@@ -27,7 +27,7 @@ class Replica:
     def __init__(self, peers: Peers) -> None:
         self.peers = peers
         self.votes = Votes()
-        self.board = NoteBoard(peers, self.votes)
+        self.board = VoteBoard(peers, self.votes)
         self.buffers = BufferAverage()
         self.models: dict[str, nn.Module] = {}
         self.compared: int | None = None  # digest of the parameters in the last meeting, where replicas were compared
@@ -56,9 +56,9 @@ class Replica:
         if compare and group.size > 1:
             self.compared = self.digest()
             buffers = digest(self.models.values(), of_buffers=True)
-            note = self.board.write(0.0, [], (self.compared * 1_000_003 + buffers) % DIGEST_LIMIT)
-            group.all_reduce(note.vector, label=f"{point}, comparison").wait()
-            if not self.board.read(note).is_same:
+            cast = self.board.write(0.0, [], (self.compared * 1_000_003 + buffers) % DIGEST_LIMIT)
+            group.all_reduce(cast.vector, label=f"{point}, comparison").wait()
+            if not self.board.read(cast).is_same:
                 raise WorkersDisagree(
                     f"the replicas have come apart: worker {self.peers.worker} has other parameters or buffers; "
                     "change them through optimizer.step() only, or in the same way on every worker"
@@ -71,9 +71,9 @@ class Replica:
         Returns whether all workers have the same `terms`; where they have not, no buffer is touched.
         """
         group = self.peers.group
-        note = self.board.write(1.0, changed, terms)
-        group.all_reduce(note.vector, label=point).wait()
-        reading = self.board.read(note)
+        cast = self.board.write(1.0, changed, terms)
+        group.all_reduce(cast.vector, label=point).wait()
+        reading = self.board.read(cast)
         if group.size > 1 and reading.is_same:
             with torch.no_grad():
                 self.buffers.launch(group, reading.changed, weight=1.0 / group.size, label=point).finish()

@@ -31,7 +31,7 @@ from shoal.training.recovery.recovery import enter, recover, tell_batch, undo_vo
 from shoal.training.saving.checkpointing import save_asked, save_on_stop
 from shoal.training.saving.resume import check_place
 from shoal.training.script.call_terms import data_samples, loop_terms
-from shoal.training.script.meetings import end_of_loop, leave_loop, load_behind, meet, note_loop_end, take_past
+from shoal.training.script.meetings import end_of_loop, leave_loop, load_behind, mark_loop_end, meet, take_past
 from shoal.training.script.past import Past
 from shoal.training.script.settling import settle
 from shoal.training.session import Session
@@ -140,7 +140,7 @@ class Loop:
         if self.session.stopped is not None:
             save_on_stop(self.session)
         self.session.saver.fence()
-        note_loop_end(self.session)
+        mark_loop_end(self.session)
 
     def _catch_up(self, past: Past) -> None:
         """A resumed script has reached the loop that its checkpoint is in."""

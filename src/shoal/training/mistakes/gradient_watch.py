@@ -24,9 +24,9 @@ class GradientWatch:
         """A loop begins: look out for gradients of models that nobody optimizes."""
         self.release()
         for name in unoptimized(models, optimizers) - self._told:
-            note = partial(self._note, name)
+            count = partial(self._count, name)
             self._hooks[name] = [
-                parameter.register_post_accumulate_grad_hook(note)
+                parameter.register_post_accumulate_grad_hook(count)
                 for parameter in models[name].parameters()
                 if parameter.requires_grad
             ]
@@ -45,7 +45,7 @@ class GradientWatch:
             self._let_go(name)
         self.touched = set()
 
-    def _note(self, name: str, _parameter: torch.Tensor) -> None:
+    def _count(self, name: str, _parameter: torch.Tensor) -> None:
         """Hooks stay until `take`: torch is going through them."""
         self.touched.add(name)
 

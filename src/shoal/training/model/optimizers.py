@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from shoal.errors import UsageError
-from shoal.strategies.replica.notes import Votes
+from shoal.strategies.replica.votes import Votes
 from shoal.strategies.strategy import Iteration, Stepping, Strategy
 from shoal.training import texts
 

@@ -26,7 +26,7 @@ from shoal.errors import ShoalError
 from shoal.events import Advised, CheckpointDeferred, CheckpointStarted
 from shoal.job_config import JobConfig
 from shoal.strategies.peers.peers import Peers
-from shoal.strategies.replica.notes import Votes
+from shoal.strategies.replica.votes import Votes
 from shoal.training import texts
 from shoal.training.model.devices import finish
 from shoal.training.saving.timetable import Due, Timetable

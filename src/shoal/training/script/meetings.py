@@ -142,7 +142,7 @@ def end_of_loop(session: Session) -> str:
     return texts.end_of_loop(session.place.loops, session.steps_done)
 
 
-def note_loop_end(session: Session) -> None:
+def mark_loop_end(session: Session) -> None:
     """The meeting at the end of a loop was passed: the script's own code comes next."""
     session.seed_outside()
     loop, digest = session.loop, session.replica.compared

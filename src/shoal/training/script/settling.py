@@ -7,7 +7,7 @@ from shoal.training import texts
 from shoal.training.open_batch import is_step
 from shoal.training.recovery.recovery import enter
 from shoal.training.saving.checkpointing import save_here, save_on_stop
-from shoal.training.script.meetings import end_of_loop, is_past, leave_loop, meet, note_loop_end, take_past
+from shoal.training.script.meetings import end_of_loop, is_past, leave_loop, mark_loop_end, meet, take_past
 from shoal.training.script.past import StartAgain
 from shoal.training.script.script_calls import ADVICE
 from shoal.training.session import Session
@@ -38,7 +38,7 @@ def settle(session: Session) -> None:
     session.saver.vote_asked(session.replica.votes)
     meet(session, point, lambda label: session.agree(label, compare=True))
     leave_loop(session)
-    note_loop_end(session)
+    mark_loop_end(session)
     mark = session.saver.take_asked()
     if session.replica.votes.save_seen:
         save_here(session, mark or "", is_agreed=True)  # asked for in the iteration that was left

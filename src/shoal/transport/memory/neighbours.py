@@ -25,7 +25,7 @@ from shoal.transport.native import native
 
 Said = TypeVar("Said")
 Exchange = Callable[[bytes], list[bytes]]
-MOST_NOTE = 1 << 16  # bytes of one rank's note
+MOST_REMARK = 1 << 16  # bytes of one rank's remark
 
 
 class _Introduction(msgspec.Struct, frozen=True):
@@ -35,7 +35,7 @@ class _Introduction(msgspec.Struct, frozen=True):
     parent: Ordinal  # process
     has_native: bool
     address: Total  # of the nonce in the rank's private memory, which others try to read
-    note: Annotated[bytes, Meta(max_length=MOST_NOTE)] = b""  # what the caller has to say
+    remark: Annotated[bytes, Meta(max_length=MOST_REMARK)] = b""  # what the caller has to say
 
 
 class _Findings(msgspec.Struct, frozen=True):
@@ -54,18 +54,20 @@ class Neighbourhood:
     reads_memory: bool  # the team's members may read each other's private memory
     is_native: bool  # all the team's members have the C extension
     why_not_shared: str = ""  # why this rank shares no memory with any other; set only if its processor is the reason
-    notes: tuple[bytes, ...] = ()  # of all ranks
+    remarks: tuple[bytes, ...] = ()  # of all ranks
 
     def host_of(self, rank: int) -> tuple[int, ...]:
         return next(host for host in self.hosts if rank in host)
 
 
-def form(exchange: Exchange, rank: int, size: int, note: bytes = b"") -> Neighbourhood:
-    """Called by all ranks of a group. `note`: bytes that all ranks are told besides, in the same exchange."""
+def form(exchange: Exchange, rank: int, size: int, remark: bytes = b"") -> Neighbourhood:
+    """Called by all ranks of a group. `remark`: bytes that all ranks are told besides, in the same exchange."""
     is_possible = futex.is_available() and not memory_order.why_not
     own = Arena.create(ARENA_BYTES) if is_possible and size > 1 else None
     secret = bytearray(own.offer.nonce if own else NONCE_BYTES)  # in private memory, which others try to read
-    introduction = _Introduction(own.offer if own else None, os.getppid(), native is not None, address_of(secret), note)
+    introduction = _Introduction(
+        own.offer if own else None, os.getppid(), native is not None, address_of(secret), remark
+    )
     told = [_decode(data, _Introduction) for data in exchange(msgspec.msgpack.encode(introduction))]
     peers = _open(own, told, rank)
     try:
@@ -81,7 +83,7 @@ def form(exchange: Exchange, rank: int, size: int, note: bytes = b"") -> Neighbo
         _close(own, peers)
         raise
     hood = _assemble(own, peers, told, (rank, hosts, found))
-    return replace(hood, notes=tuple(one.note for one in told))
+    return replace(hood, remarks=tuple(one.remark for one in told))
 
 
 def partition(visible: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:

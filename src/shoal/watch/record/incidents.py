@@ -87,7 +87,7 @@ class Incidents:
             case events.JobEnded():
                 self._end(event, time)
             case _:
-                self._note(event, time)
+                self._observe(event, time)
 
     # What is known beside incidents
 
@@ -197,10 +197,10 @@ class Incidents:
         if event.generation >= self._generation and not incident.lost & self._members:  # otherwise they regroup again
             incident.resumed, incident.step, incident.is_open = max(at, incident.time), event.step, False
 
-    def _note(self, event: events.Event, time: float) -> None:
+    def _observe(self, event: events.Event, time: float) -> None:
         match event:
             case events.ServerLost() | events.ServersChanged() | events.ParametersGone():
-                self._note_servers(event, time)
+                self._observe_servers(event, time)
             case events.ReplicaDiffered():
                 incident = self._linked(time, event.worker) or self._new(time)
                 who = "of workers" if event.worker is None else f"of worker {event.worker}"
@@ -284,7 +284,7 @@ class Incidents:
             incident.ended = time
         self._close()
 
-    def _note_servers(
+    def _observe_servers(
         self, event: events.ServerLost | events.ServersChanged | events.ParametersGone, time: float
     ) -> None:
         """Training may go on all the while; then the incident has cost nothing."""

@@ -67,7 +67,7 @@ class Chart(msgspec.Struct, frozen=True, kw_only=True):
     unit: str
     from_zero: bool  # the axis begins at 0, so that heights compare
     lines: list[ChartLine]
-    note: str = ""  # what the curves cannot show
+    remark: str = ""  # what the curves cannot show
     section: str = "curves"  # where it stands: curves, speed or use
 
 
@@ -188,8 +188,8 @@ def _chart(name: str, chart_id: str, runs: Sequence[Reported], most: int) -> Cha
                 lines.append(_line(number, run, found[name], most, held_out=held_out))
                 lost += found[name].not_finite
     values = "1 value was" if lost == 1 else f"{lost:,} values were"
-    note = f"{values} not finite (nan or infinite) and cannot be drawn" if lost else ""
-    return Chart(id=chart_id, title=readable(name), unit="", from_zero=False, lines=lines, note=note)
+    remark = f"{values} not finite (nan or infinite) and cannot be drawn" if lost else ""
+    return Chart(id=chart_id, title=readable(name), unit="", from_zero=False, lines=lines, remark=remark)
 
 
 def _line(number: int, run: Reported, series: Series, most: int, *, held_out: bool = False) -> ChartLine:

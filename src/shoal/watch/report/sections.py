@@ -153,12 +153,12 @@ def chart_frame(chart: Chart) -> Markup:
     save = tag("button", "CSV", type="button", class_="csv", hidden=True, title="save the numbers of these curves")
     buttons = tag("span", unzoom, save, class_="buttons")
     caption = tag("figcaption", tag("span", chart.title, class_="name"), tag("span", class_="key"), buttons)
-    note = tag("p", chart.note, class_="note") if chart.note else ""
+    note = tag("p", chart.remark, class_="note") if chart.remark else ""
     numbers = tag("details", tag("summary", "Table"), tag("div", class_="numbers scroll"))
     return tag("figure", caption, plot, readout, note, numbers, class_="chart", id=chart.id)
 
 
-def curve_notes(runs: Sequence[Reported]) -> Markup:
+def curve_remarks(runs: Sequence[Reported]) -> Markup:
     told = []
     for run in runs:
         if not run.curves.values:

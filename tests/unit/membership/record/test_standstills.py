@@ -43,7 +43,7 @@ def told(*happened: Told) -> list[events.ProgressResumed]:
     made = Standstills()
     found: list[events.ProgressResumed] = []
     for each in ((0.0, formed(1)), (0.1, LOOP), *happened):
-        found += made.apply(each) if isinstance(each, MetricLine) else made.note(each[1], each[0])
+        found += made.apply(each) if isinstance(each, MetricLine) else made.observe(each[1], each[0])
     return found
 
 
@@ -155,22 +155,22 @@ def test_what_is_over_outside_loops_is_told_at_once() -> None:
     made = Standstills()
     left = events.WorkerLeft(worker=0, step=0, reason="the script is done")
     noted = [
-        made.note(event, time) for time, event in ((0.0, formed(1)), (1.0, died(1)), (1.2, formed(2)), (2.0, left))
+        made.observe(event, time) for time, event in ((0.0, formed(1)), (1.0, died(1)), (1.2, formed(2)), (2.0, left))
     ]
     assert [len(found) for found in noted] == [0, 0, 0, 1]
     assert (noted[-1][0].seconds, noted[-1][0].time) == (pytest.approx(1.0), 2.0)
-    assert made.note(END, 9.0) == []
+    assert made.observe(END, 9.0) == []
 
 
 def test_who_dies_before_the_first_step_holds_the_loop_up_from_its_beginning() -> None:
     made = Standstills()
     happened = ((0.0, formed(1)), (1.0, died(7)), (2.0, LOOP), (5.0, died(0)), (5.5, formed(2)))
-    assert [made.note(event, time) for time, event in happened] == [[]] * 5
+    assert [made.observe(event, time) for time, event in happened] == [[]] * 5
     [resumed] = made.apply(line(1, 6.0, 2))
     assert resumed.seconds == pytest.approx(5.0), "from the first sign, which was before the loop"
     made = Standstills()
     for time, event in ((0.0, formed(1)), (2.0, LOOP), (5.0, died(0)), (5.5, formed(2))):
-        made.note(event, time)
+        made.observe(event, time)
     assert [resumed.seconds for resumed in made.apply(line(1, 6.0, 2))] == [pytest.approx(4.0)]
 
 

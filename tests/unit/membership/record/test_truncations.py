@@ -40,16 +40,16 @@ def truncated(
 
 def test_two_workers_that_write_one_file_are_told_once() -> None:
     judge = Truncations()
-    assert judge.note(truncated(1)) is None
-    assert judge.note(truncated(1)) is None
-    doubt = judge.note(truncated(0))
+    assert judge.observe(truncated(1)) is None
+    assert judge.observe(truncated(1)) is None
+    doubt = judge.observe(truncated(0))
     assert doubt is not None
     assert doubt.text == both_write(0, 1, "results.json", "train.py line 31")
     assert doubt.text.startswith(
         "workers 0 and 1 both write results.json (train.py line 31); write it under `if run.is"
     )
     for worker in (1, 2, 0):
-        assert judge.note(truncated(worker)) is None
+        assert judge.observe(truncated(worker)) is None
 
 
 def test_other_files_machines_and_generations_are_fine() -> None:
@@ -63,7 +63,7 @@ def test_other_files_machines_and_generations_are_fine() -> None:
         truncated(1, "/job/best.pt", generation=2),  # worker 0 is gone, and worker 1 is the first
         truncated(2, "/job/best.pt", generation=3),
     ]
-    assert [judge.note(each) for each in fine] == [None] * len(fine)
+    assert [judge.observe(each) for each in fine] == [None] * len(fine)
 
 
 @given(story=st.lists(found, max_size=30))
@@ -72,7 +72,7 @@ def test_every_warning_has_its_two_workers_and_no_file_has_two(story: list[FileT
     warned = set()
     for number, event in enumerate(story):
         key = event.host, event.path
-        if judge.note(event) is not None:
+        if judge.observe(event) is not None:
             before = [each for each in story[:number] if (each.host, each.path) == key]
             assert before[-1].worker != event.worker
             assert before[-1].generation == event.generation
@@ -87,8 +87,8 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(truncations, "MOST", 5)
     judge = Truncations()
     for number in range(100):
-        judge.note(truncated(0, f"/{number}"))
-        judge.note(truncated(1, f"/{number}"))
+        judge.observe(truncated(0, f"/{number}"))
+        judge.observe(truncated(1, f"/{number}"))
     assert len(judge._newest) == len(judge._told) == 5
 
 

@@ -1,4 +1,4 @@
-"""The note: a short vector that all workers add up once per exchange, in double precision.
+"""The votes: a short vector that all workers add up once per exchange, in double precision.
 
 It carries what every worker must know before a step counts: the total weight, whether somebody wants to stop or to
 save, to regroup or to leave, whether all took the same number of optimizer steps, which buffers changed anywhere, and
@@ -91,8 +91,8 @@ class VoteTotals:
     is_same: bool = True  # all workers gave the same `digest`
 
 
-class NoteBoard:
-    """Writes this worker's notes and reads the sums."""
+class VoteBoard:
+    """Writes this worker's votes and reads the sums."""
 
     def __init__(self, peers: Peers, votes: Votes) -> None:
         self.peers = peers
@@ -113,12 +113,12 @@ class NoteBoard:
         vector = [weight, float(votes.updates), float(digest), *said, *map(float, changed), *slots]
         return VoteVector(torch.tensor(vector, dtype=torch.float64), votes.updates, digest, len(slots))
 
-    def read(self, note: VoteVector) -> VoteTotals:
-        weight, updates, digests, stops, saves, busy, leaving, regroups, *flags = note.vector.tolist()
+    def read(self, cast: VoteVector) -> VoteTotals:
+        weight, updates, digests, stops, saves, busy, leaving, regroups, *flags = cast.vector.tolist()
         size = self.peers.group.size
-        if updates != size * note.updates:
+        if updates != size * cast.updates:
             raise WorkersDisagree(
-                f"worker {self.peers.worker} has taken {note.updates} optimizer steps and the {size} workers together "
+                f"worker {self.peers.worker} has taken {cast.updates} optimizer steps and the {size} workers together "
                 f"{int(updates)}; every worker must call optimizer.step() in the same iterations"
             )
         self._votes.stop_seen = self._votes.stop_seen or stops > 0
@@ -126,10 +126,10 @@ class NoteBoard:
         self._votes.busy_seen = self._votes.busy_seen or busy > 0
         self._votes.leaving_seen = max(self._votes.leaving_seen, int(leaving))
         self._votes.regroup_seen = self._votes.regroup_seen or regroups > 0
-        changed = flags[: len(flags) - note.slots]
+        changed = flags[: len(flags) - cast.slots]
         return VoteTotals(
             weight=weight,
             changed=tuple(flag > 0 for flag in changed),
             digests=tuple(int(slot) for slot in flags[len(changed) :]),
-            is_same=digests == size * note.digest,
+            is_same=digests == size * cast.digest,
         )

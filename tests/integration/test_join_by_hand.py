@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
@@ -34,7 +35,12 @@ for _ in range(600):
     except urllib.error.URLError:
         time.sleep(0.1)
 """
-# A worker that takes its torch for another version.
+# Workers that take their Python or torch for another version.
+OTHER_PYTHON = """
+import platform, runpy
+platform.python_version_tuple = lambda: ("3", "99", "1")
+runpy.run_path("train.py", run_name="__main__")
+"""
 OTHER_TORCH = """
 import runpy, torch
 torch.__version__ = "9.9.0"
@@ -135,7 +141,9 @@ def test_joiners_that_share_nothing_but_the_network_train_and_a_killed_one_is_ma
     assert "/manifest" in stored, stored
 
 
-def test_a_joiner_with_another_version_of_torch_or_shoal_is_turned_away_in_one_line(machines: OwnMachines) -> None:
+def test_a_joiner_with_another_version_of_torch_shoal_or_python_is_turned_away_in_one_line(
+    machines: OwnMachines,
+) -> None:
     coordinator(machines, "--workers", "1", "--checkpoint-every", "never")
     first = joining(machines, 1, EPOCHS="400")
     wait_for_line(first, "step 0")
@@ -146,6 +154,11 @@ def test_a_joiner_with_another_version_of_torch_or_shoal_is_turned_away_in_one_l
     code, line = error_of(joining(machines, 2, "other_torch.py"))
     assert code == Refused.exit_code
     assert line.endswith(reasons.other_version("torch", (1, version("torch").partition("+")[0]), (3, "9.9.0")))
+    (machines.home(2) / "other_python.py").write_text(OTHER_PYTHON)
+    code, line = error_of(joining(machines, 2, "other_python.py"))
+    assert code == Refused.exit_code
+    own = ".".join(map(str, sys.version_info[:2]))
+    assert line.endswith(reasons.other_version("Python", (1, own), (4, "3.99")))
     wait_for_line(first, "step")  # the job trains on
 
 

@@ -2,7 +2,7 @@
 
 A scenario is a list of commands, each followed by `----` and the instructions that the core answers with:
 
-    join WORKER [client=NAME] [version=N] [port=N] [process=N] [shoal=TEXT] [torch=TEXT]
+    join WORKER [client=NAME] [version=N] [port=N] [process=N] [shoal=TEXT] [torch=TEXT] [python=TEXT]
                                                         a worker connects; its client is worker-N if not named
     back WORKER [generation=N] [was_member=0]           it connects again, after its connection was closed
     watch [client=NAME] [launcher=0]                    a watcher connects; called launcher if not named

@@ -35,6 +35,7 @@ class Join(Message, frozen=True, tag="join"):
     was_member: bool = False  # this process has been in a generation, so that it may hold an older state
     shoal: Name = ""  # version; empty: not said
     torch: Name = ""
+    python: Name = ""  # without its last part, in which nothing that jobs need changes
 
 
 class Watch(Message, frozen=True, tag="watch"):

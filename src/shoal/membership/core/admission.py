@@ -79,7 +79,8 @@ def unlike(join: Join, others: Iterable[Worker]) -> str:
 
 def _versions(join: Join) -> dict[str, str]:
     """The versions that the worker named."""
-    return {name: version for name, version in (("shoal", join.shoal), ("torch", join.torch)) if version}
+    named = (("shoal", join.shoal), ("torch", join.torch), ("Python", join.python))
+    return {name: version for name, version in named if version}
 
 
 def is_same_process(one: Join, other: Join) -> bool:

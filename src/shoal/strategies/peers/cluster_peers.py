@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import platform
 import socket
 import threading
 import time
@@ -80,6 +81,7 @@ class ClusterPeers(Peers):
             address=self._listener.address,
             shoal=importlib.metadata.version("shoal"),
             torch=torch.__version__.partition("+")[0],  # the rest names the build, for a processor or a GPU
+            python=".".join(platform.python_version_tuple()[:2]),
         )
         try:
             self.client = CoordinatorClient.connect(

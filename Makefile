@@ -13,7 +13,7 @@ unexport SHOAL_COORDINATOR SHOAL_TOKEN_FILE SHOAL_WORKER SHOAL_LAUNCHER
 # Tests start thousands of processes: each would compile the package anew, for a sixth of its start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-long campaign lint types unit install dist clean
+.PHONY: demo test test-long campaign lint types unit install packages dist clean
 
 install: $(STAMP)
 
@@ -45,9 +45,13 @@ types: $(STAMP)
 unit: $(STAMP)
 	$(PYTEST) -n $(JOBS) -m "not long" --hypothesis-profile=quick
 
+# The real things that jobs run on in long tests: sshd, Slurm, Java for Spark, a browser.
+packages:
+	.ci/packages
+
 # Property-based tests with four times the examples; the contracts and what collectives are made of a second time without
 # the C extension; then what takes long.
-test-long: $(STAMP)
+test-long: $(STAMP) packages
 	$(PYTEST) -n $(JOBS) -q -m "hypothesis and not long"
 	SHOAL_NATIVE=0 $(PYTEST) -n $(JOBS) -q -m "not long" tests/contracts tests/unit/collectives tests/unit/transport
 	$(PYTEST) -n $(LONG_JOBS) -m long

@@ -211,6 +211,13 @@ def no_shoal_there(host: str, python: str) -> str:
     )
 
 
+def program_not_started(node: str, program: str, why: object) -> str:
+    return (
+        f"{program} could not be started on this machine for node {node}: {why}; look at the limits of open files and "
+        "processes here (ulimit -n, ulimit -u)"
+    )
+
+
 def no_way_back(said: str) -> str:
     return f"{said}; pass --address HOST:PORT with an address of this machine that the hosts reach"
 

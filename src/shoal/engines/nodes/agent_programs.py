@@ -1,8 +1,8 @@
 """Providers that start a program for each node, ssh or srun: it starts the agent there and stays with it.
 
 The program's standard input brings the agent its errand, and its end ends the agent. What it prints, and its exit code,
-say why there is no agent. A node that was lost is tried again, since it may come back. Not here: which programs these
-are, and what their words mean.
+say why there is no agent. A node that was lost is tried again, since it may come back. Few programs connect at the same
+time: a host that many go through takes no more. Not here: which programs these are, and what their words mean.
 """
 
 from __future__ import annotations
@@ -13,15 +13,20 @@ import re
 import selectors
 import subprocess
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from shoal.engines import texts
 from shoal.engines.nodes.provider import NodeGone, Provider, WayIn
+from shoal.engines.retries import Retries
 from shoal.engines.waiting import wait_for
 from shoal.errors import printable
 
 FIRST_PAUSE, LONGEST_PAUSE = 5.0, 60.0  # seconds before a node that was lost is tried again
 MOST_LINES, MOST_SAID = 20, 64 * 1024  # of what a program and its agent print: the last lines, of the last bytes
+MOST_AT_ONCE = 32  # programs whose agents have not connected yet
+STARTING_SECONDS = 10.0  # after which a program no longer counts as one of them
 END_SECONDS = 5.0  # that a program may take to end
 NO_SHOAL = re.compile(r"no module named '?shoal", re.IGNORECASE)  # what Python prints where Shoal is not installed
 
@@ -62,15 +67,19 @@ class AgentPrograms(Provider):
         self._explain = explain
         self._way_in: WayIn | None = None
         self._selector = selectors.EpollSelector()
+        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)  # rung if `poll` has something to return
+        self._selector.register(self._bell, selectors.EVENT_READ, None)
         self._sessions: dict[str, _Session] = {}  # by node
-        self._pauses: dict[str, float] = {}  # by node: seconds before the next try
-        self._again: dict[str, float] = {}  # by node that is lost: when to try again, by time.monotonic
+        self._waiting: deque[str] = deque()  # nodes whose program is still to be started
+        self._starting: dict[str, float] = {}  # by node whose agent has not connected: since when, oldest first
+        self._retries = Retries(FIRST_PAUSE, LONGEST_PAUSE)
+        self._not_started: list[NodeGone] = []
         self._is_closed = False
 
     def open(self, way_in: WayIn) -> tuple[str, ...]:
         self._way_in = way_in
-        for program in self._programs.values():
-            self._start(program)
+        self._waiting.extend(self._programs)
+        self._start_some()
         return tuple(self._programs)
 
     def fileno(self) -> int:
@@ -79,16 +88,22 @@ class AgentPrograms(Provider):
     def poll(self) -> tuple[NodeGone, ...]:
         gone = []
         for key, _ in self._selector.select(0):
-            session: _Session = key.data
-            if key.fd == session.pidfd:
+            session: _Session | None = key.data
+            if session is None:
+                os.eventfd_read(self._bell)
+            elif key.fd == session.pidfd:
                 gone.append(self._ended(session))
             elif session.is_open:
                 self._read(session)
-        now = time.monotonic()
-        for node in [node for node, due in self._again.items() if due < now]:
-            del self._again[node]
-            self._start(self._programs[node])
+        self._waiting.extend(self._retries.take_due(time.monotonic()))
+        self._start_some()
+        gone += self._not_started
+        self._not_started = []
         return tuple(gone)
+
+    def came(self, node: str) -> None:
+        if self._starting.pop(node, None) is not None and self._waiting:
+            os.eventfd_write(self._bell, 1)
 
     def close(self) -> None:
         if self._is_closed:
@@ -105,6 +120,23 @@ class AgentPrograms(Provider):
                 session.process.wait()
             self._forget(session)
         self._selector.close()
+        os.close(self._bell)
+
+    def _start_some(self) -> None:
+        now = time.monotonic()
+        while self._starting and now - next(iter(self._starting.values())) > STARTING_SECONDS:
+            del self._starting[next(iter(self._starting))]
+        while self._waiting and len(self._starting) < MOST_AT_ONCE:
+            program = self._programs[self._waiting.popleft()]
+            try:
+                self._start(program)
+            except OSError as error:
+                why = texts.program_not_started(program.node, program.command[0], error.strerror or error)
+                self._not_started.append(NodeGone(program.node, why))
+                self._retries.failed(program.node, now)
+                os.eventfd_write(self._bell, 1)
+            else:
+                self._starting[program.node] = now
 
     def _start(self, program: AgentProgram) -> None:
         """Start it in a session of its own: a Ctrl-C in the terminal is for the launcher alone."""
@@ -121,7 +153,13 @@ class AgentPrograms(Provider):
         assert process.stdin is not None
         assert process.stdout is not None
         os.set_blocking(process.stdout.fileno(), False)
-        session = _Session(program, process, os.pidfd_open(process.pid), time.monotonic())
+        try:
+            pidfd = os.pidfd_open(process.pid)
+        except OSError:
+            process.kill()
+            process.communicate()
+            raise
+        session = _Session(program, process, pidfd, time.monotonic())
         self._sessions[program.node] = session
         self._selector.register(session.pidfd, selectors.EVENT_READ, session)
         self._selector.register(process.stdout, selectors.EVENT_READ, session)
@@ -148,10 +186,9 @@ class AgentPrograms(Provider):
         code = session.process.wait()
         self._forget(session)
         node = session.program.node
-        pause = self._pauses[node] = min(LONGEST_PAUSE, 2 * self._pauses.get(node, FIRST_PAUSE / 2))
-        if time.monotonic() - session.began > LONGEST_PAUSE:
-            pause = self._pauses[node] = FIRST_PAUSE
-        self._again[node] = time.monotonic() + pause
+        self._starting.pop(node, None)
+        now = time.monotonic()
+        self._retries.failed(node, now, lasted=now - session.began)
         return self._explain(node, code, session.lines)
 
     def _forget(self, session: _Session) -> None:

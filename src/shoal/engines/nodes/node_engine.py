@@ -266,6 +266,7 @@ class NodeEngine(Engine):
             self._lines.drop(agent)
             return
         self._words.came(hello.node)
+        self._provider.came(hello.node)
         self._nodes[hello.node] = _Node(agent, hello)
         self._names[agent] = hello.node
         if trouble := equipment.difference(self._versions, hello.versions, hello.node):

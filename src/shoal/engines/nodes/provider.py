@@ -70,6 +70,9 @@ class Provider(ABC):
     def poll(self) -> tuple[NodeGone, ...]:
         """What happened since the last call. Never blocks."""
 
+    def came(self, node: str) -> None:  # noqa: B027  most need not know
+        """The agent of this node has connected, so that the next one may be started where few are at once."""
+
     @abstractmethod
     def close(self) -> None:
         """End what starts and carries the agents, and release every resource. Safe to call twice."""

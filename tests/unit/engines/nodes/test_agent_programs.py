@@ -34,11 +34,18 @@ def explained(node: str, code: int, lines: Sequence[str]) -> NodeGone:
 @contextlib.contextmanager
 def engine_of(*command: str, is_warned: bool = False) -> Iterator[NodeEngine]:
     program = AgentProgram("a", command, dict(os.environ), slots=2, is_warned=is_warned)
-    with contextlib.closing(
-        NodeEngine(NodeEngineConfig(Address("127.0.0.1", 0)), AgentPrograms([program], explained))
-    ) as engine:
+    with opened([program]) as engine:
         engine.gather(1)
         yield engine
+
+
+def opened(programs: Sequence[AgentProgram]) -> contextlib.closing[NodeEngine]:
+    config = NodeEngineConfig(Address("127.0.0.1", 0))
+    return contextlib.closing(NodeEngine(config, AgentPrograms(programs, explained)))
+
+
+def programs(count: int, *command: str) -> list[AgentProgram]:
+    return [AgentProgram(f"node{number}", command, dict(os.environ), slots=1) for number in range(count)]
 
 
 def agent_below() -> psutil.Process:
@@ -148,3 +155,53 @@ def test_a_job_that_cannot_start_says_why_in_the_words_of_the_program() -> None:
     with pytest.raises(UsageError) as raised, engine_of(sys.executable, "-c", SHORT):
         pass
     assert str(raised.value) == "node a is gone: a ended with 1: ('it burns',)"
+
+
+# Many nodes
+
+
+def test_few_programs_connect_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next one is started when an agent has connected."""
+    monkeypatch.setattr(agent_programs, "MOST_AT_ONCE", 1)
+    monkeypatch.setattr(agent_programs, "STARTING_SECONDS", 10 * PATIENCE)
+    with opened(programs(3, sys.executable, *AGENT)) as engine:
+        assert len(psutil.Process().children()) == 1
+        engine.gather(3)
+        assert len(psutil.Process().children()) == 3
+
+
+def test_programs_whose_agents_do_not_connect_hold_up_the_others_for_a_while_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(agent_programs, "MOST_AT_ONCE", 2)
+    monkeypatch.setattr(agent_programs, "STARTING_SECONDS", 0.3)
+    with opened(programs(5, "sleep", "1000")) as engine:
+        assert len(psutil.Process().children()) == 2
+        limit = time.monotonic() + PATIENCE
+        while len(psutil.Process().children()) < 5:
+            assert time.monotonic() < limit
+            wait_for([engine], 0.1)
+            engine.poll()
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_program_that_cannot_be_started_is_named_and_tried_again(tmp_path: Path) -> None:
+    program = tmp_path / "program"
+    trouble = texts.program_not_started("a", str(program), "No such file or directory")
+    with pytest.raises(UsageError) as raised, engine_of(str(program), *AGENT):
+        pass
+    assert str(raised.value) == trouble
+
+    def write() -> None:
+        (tmp_path / "new").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+        (tmp_path / "new").chmod(0o755)
+        (tmp_path / "new").rename(program)
+
+    write()
+    with engine_of(str(program), *AGENT) as engine:
+        program.unlink()
+        agent_below().kill()
+        while trouble not in notices(engine, 1):
+            pass
+        write()
+        assert notices(engine, 1) == [texts.node_came("a", 2)]

@@ -225,11 +225,22 @@ def kinds_for(values: Mapping[str, Any]) -> tuple[type[KindSettings], ...]:
     kinds = OWN_SETTINGS
     for table in (ENGINES, STRATEGIES):
         if isinstance(chosen := values.get(table.option), str) and chosen not in table.own:
-            kinds += settings_of([table.named(chosen)])
+            found = settings_of([table.named(chosen)])
+            for name in (name for kind in found if kind not in OWN_SETTINGS for name in kind.names()):
+                if (owner := _owner(name, kinds)) is not None:
+                    raise UsageError(texts.setting_taken(table.word, chosen, name, owner))
+            kinds += found
     known = {*common_names(), *(name for settings in kinds for name in settings.names())}
     if not values.keys() <= known:
         kinds += settings_of([*ENGINES.beside_own(), *STRATEGIES.beside_own()])
     return tuple(dict.fromkeys(kinds))
+
+
+def _owner(name: str, kinds: Iterable[type[KindSettings]]) -> str | None:
+    """The class that has a setting of this name."""
+    if name in common_names():
+        return JobConfig.__name__
+    return next((kind.__name__ for kind in kinds if name in kind.names()), None)
 
 
 def from_mapping(values: Mapping[str, Any], *, origin: str) -> JobConfig:

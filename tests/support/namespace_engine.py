@@ -2,15 +2,18 @@
 
 Each process runs in a network namespace, by turns, and in a mount namespace of its own, where the launcher's folders
 that are named `hidden` are empty, /dev/shm too, and the files that were brought for it are in `BROUGHT`. An example for
-whoever writes an engine: it stands on the local one, as one that calls `ssh` or `srun` would. Not here: making the
-network (`network`).
+whoever writes an engine: it stands on the local one, as one that calls `ssh` or `srun` would, and a package that offers
+`namespaces_settings.NAMESPACES` by an entry point has it as `--on namespaces`. Not here: making the network
+(`network`).
 """
 
 from __future__ import annotations
 
 import itertools
+import json
 import shutil
 import signal
+import subprocess
 import tempfile
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
@@ -18,6 +21,10 @@ from pathlib import Path
 
 from shoal.engines.engine import Engine, Exited, Happening, ProcessSpec
 from shoal.engines.local import LocalEngine
+from shoal.errors import UsageError
+from shoal.job_config import JobConfig
+from shoal.launching.elsewhere.gathering import Elsewhere, Folder, with_reachable_address
+from support.namespaces_settings import NamespacesSettings
 
 BROUGHT = Path("/mnt")  # where a process finds its files, which are on no other process's file system
 # Arguments: the folder with the files, where they appear, how many folders are hidden, those, then the command.
@@ -76,3 +83,26 @@ class NamespaceEngine(Engine):
         self._local.close()
         for folder in self._folders.values():
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def chosen(config: JobConfig, folder: Folder) -> Elsewhere:
+    """What `EngineKind.maker` names. Its processes see the launcher's files, so that the script's folder stays here."""
+    settings = config.of(NamespacesSettings)
+    names = settings.namespaces.split()
+    hidden = tuple(Path(path).absolute() for path in settings.hide_folders.split(":") if path)
+    hosts = [_address(name) for name in names]
+    return Elsewhere(
+        with_reachable_address(config, lambda: hosts),
+        lambda _bound: NamespaceEngine(NamespaceEngineConfig(names, hidden)),
+    )
+
+
+def _address(namespace: str) -> str:
+    asked = ["ip", "-n", namespace, "-j", "-4", "address", "show", "scope", "global"]
+    answer = subprocess.run(asked, capture_output=True, text=True, check=False)
+    if answer.returncode != 0:
+        raise UsageError(f"the namespace {namespace} cannot be used: {answer.stderr.strip()}")
+    found = [str(each["local"]) for link in json.loads(answer.stdout) for each in link.get("addr_info", ())]
+    if not found:
+        raise UsageError(f"the namespace {namespace} has no address")
+    return found[0]

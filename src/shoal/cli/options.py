@@ -107,6 +107,9 @@ class Parser(argparse.ArgumentParser):
 
     def parse_all(self, arguments: Sequence[str]) -> argparse.Namespace:
         """Like `parse_args`, but an unknown option is answered with the nearest known one."""
+        # argparse takes an unknown option with a space in it, such as --name="a b", for the script's name.
+        if any(word.startswith("--") and " " in word and not self._knows(word) for word in arguments):
+            self._add_more()
         parsed, unknown = self.parse_known_args(arguments)
         if unknown and self._add_more():
             parsed, unknown = self.parse_known_args(arguments)
@@ -115,6 +118,9 @@ class Parser(argparse.ArgumentParser):
             known = tuple(option for action in self._actions for option in action.option_strings)
             raise UsageError(texts.no_such_option(name, known, self.prog))
         return parsed
+
+    def _knows(self, word: str) -> bool:
+        return word.partition("=")[0] in self._option_string_actions
 
 
 class Once(argparse.Action):
@@ -140,7 +146,7 @@ class Once(argparse.Action):
 def add_settings(parser: Parser) -> None:
     """Every setting, in its group, and --config. Those of installed packages are added where they are asked for."""
     known = settings()
-    offered = {*known}
+    offered: set[str] = set()
 
     def add_those_of(kinds: Iterable[type[KindSettings]]) -> None:
         groups: dict[str, argparse._ArgumentGroup] = {}
@@ -148,13 +154,15 @@ def add_settings(parser: Parser) -> None:
             if kind.title not in groups:
                 groups[kind.title] = parser.add_argument_group(kind.title)
             for setting in settings_in(kind).values():
-                _add(groups[kind.title], setting)
-                offered.add(setting.name)
+                if setting.name not in offered:  # else `kinds_for` refuses this kind where it is chosen
+                    _add(groups[kind.title], setting)
+                    offered.add(setting.name)
 
     for title, names in GROUPS.items():
         group = parser.add_argument_group(title)
         for name in names:
             _add(group, known[name])
+            offered.add(name)
         if title == "training":
             add_those_of(settings_of(OWN_STRATEGIES.values()))
     parser.add_argument(

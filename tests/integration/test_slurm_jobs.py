@@ -15,6 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from shoal.engines import texts as engine_texts
 from shoal.events import (
     AnyEvent,
     CheckpointPublished,
@@ -24,6 +25,7 @@ from shoal.events import (
     WorkerDied,
     WorkerEquipped,
 )
+from support import served_script
 from support.launcher import PATIENCE, SHOAL, events_in, leftovers, processes_in, shoal
 from support.slurm_cluster import SlurmCluster, is_installed, slurm_cluster
 
@@ -36,6 +38,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "count_samples.py"
 EXACT = "1,437 samples, each used exactly"
 SLOWLY = ("script.py", "--pause", "0.05")
 ASKED = ("--nodes", "2", "--time", "30m")
+SOON = 15.0  # seconds in which nothing of a killed launcher is left
 BUSY = ("srun", "--nodes=2", "--exclusive", "sleep", "1000")  # both nodes
 HELD = ("salloc", "--nodes=2", "--exclusive", "--no-kill", "--quiet")  # four slots on each node
 
@@ -56,7 +59,7 @@ def cluster(made: SlurmCluster, tmp_path: Path) -> Iterator[SlurmCluster]:
     assert running_on(made) == []
 
 
-def command(*options: str, workers: int = 4) -> tuple[str, ...]:
+def command(*options: str, workers: int | str = 4) -> tuple[str, ...]:
     job = ("run", "--on", "slurm", "-n", str(workers), "--run-dir", "run", "--threads", "1", "--progress", "plain")
     return (*SHOAL, *job, *options)
 
@@ -86,8 +89,8 @@ def until_step(folder: Path, step: int, launcher: subprocess.Popen[str] | None =
         time.sleep(0.1)
 
 
-def assert_ends(processes: list[psutil.Process]) -> None:
-    _, alive = psutil.wait_procs(processes, timeout=PATIENCE)
+def assert_ends(processes: list[psutil.Process], seconds: float = PATIENCE) -> None:
+    _, alive = psutil.wait_procs(processes, timeout=seconds)
     assert not alive, [process.cmdline() for process in alive]
 
 
@@ -115,6 +118,46 @@ def test_a_job_asks_for_two_nodes_and_a_killed_worker_is_replaced(tmp_path: Path
     assert [event.worker for event in events if isinstance(event, WorkerDied)] == [1]
     assert placed_on(events)[4] == nodes[1]
     assert leftovers(tmp_path) == []
+
+
+@pytest.mark.parametrize("given", [("node1", "node2"), ("node1",)], ids=["both are free", "one is free"])
+def test_a_job_that_asks_for_one_or_two_nodes_takes_what_is_free(
+    tmp_path: Path, cluster: SlurmCluster, given: tuple[str, ...]
+) -> None:
+    with contextlib.ExitStack() as stack:
+        if len(given) == 1:
+            stack.enter_context(cluster.started(tmp_path, "srun", "--nodelist=node2", "--exclusive", "sleep", "1000"))
+            stack.callback(cluster.cancel_all)
+            cluster.wait_for_jobs("RUNNING")
+        asked = ("--nodes", "1:2", "--time", "30m", "script.py", "--epochs", "1")
+        launcher = stack.enter_context(cluster.started(tmp_path, *command(*asked, workers=2)))
+        code, stdout, stderr = ended(launcher)
+    assert code == 0, stderr
+    assert EXACT in stdout
+    assert set(nodes_of(events_in(tmp_path / "run")).values()) == set(given)
+
+
+def test_an_allocation_with_room_for_the_fewest_workers_is_enough(tmp_path: Path, cluster: SlurmCluster) -> None:
+    few = ("salloc", "--nodes=2", "--ntasks-per-node=1", "--quiet")
+    with cluster.started(tmp_path, *few, *command("script.py", "--epochs", "1", workers="2:4")) as launcher:
+        code, stdout, stderr = ended(launcher)
+    assert code == 0, stderr
+    assert EXACT in stdout
+    assert sorted(nodes_of(events_in(tmp_path / "run")).values()) == ["node1", "node2"]
+    assert engine_texts.process_waits("worker 2", "all 2 slots of 2 nodes are in use") in stdout
+
+
+def test_servers_are_on_different_nodes_and_each_sample_counts_once(tmp_path: Path, cluster: SlurmCluster) -> None:
+    served_script.write(tmp_path, pause=0.02)
+    served = ("--strategy", "parameter-server", "--servers", "2", "--chaos", "kill worker 1 at step 20")
+    with cluster.started(tmp_path, *command(*ASKED, *served, "script.py", workers=2)) as launcher:
+        code, _, stderr = ended(launcher)
+    assert code == 0, stderr
+    served_script.assert_each_sample_once(served_script.result(tmp_path))
+    events = events_in(tmp_path / "run")
+    placed = {one.server: one.node for one in events if isinstance(one, ProcessPlaced) and one.server is not None}
+    assert placed == {0: "node1", 1: "node2"}
+    assert [event.worker for event in events if isinstance(event, WorkerDied)] == [1]
 
 
 def test_free_slots_of_another_node_take_over_from_a_node_that_is_lost(tmp_path: Path) -> None:
@@ -154,7 +197,7 @@ def test_nothing_is_left_when_the_launcher_is_killed(tmp_path: Path, cluster: Sl
         assert sum("script.py" in " ".join(one.cmdline()) for one in running) == 4
         launcher.kill()
         launcher.wait()
-        assert_ends(running)
+        assert_ends(running, SOON)
     cluster.wait_until_idle()  # the allocation has ended with its launcher
     limit = time.monotonic() + PATIENCE
     while leftovers(tmp_path):  # salloc ends a moment after its allocation

@@ -166,6 +166,13 @@ class SlurmCluster:
         """One for each job that is not over: its number and state."""
         return self.run("squeue", "-h", "-o", "%i %T").stdout.splitlines()
 
+    def wait_for_jobs(self, *states: str) -> None:
+        """Until there are jobs in these states, and no others."""
+        limit = time.monotonic() + PATIENCE
+        while sorted(job.split()[1] for job in self.jobs()) != sorted(states):
+            assert time.monotonic() < limit, f"{self.jobs()}: {self.logs()}"
+            time.sleep(0.1)
+
     def cancel_all(self) -> None:
         """End every job."""
         self.run("scancel", "--user=root")

@@ -190,10 +190,7 @@ def _leave(worker: WorkerEnvironment, text: str, kind: type[ShoalError] = Script
 
 def _explain(name: str, caller: FrameType) -> str:
     where = f"{caller.f_code.co_filename}, line {caller.f_lineno}"
-    return (
-        f"{where}: torch.{name}: the script starts its own workers, but `shoal run` has already started them; call the "
-        'function directly, once, with rank = int(os.environ["RANK"]), or run the script with plain python'
-    )
+    return texts.spawns_workers(where, name)
 
 
 def _report(worker: WorkerEnvironment, text: str, kind: type[ShoalError]) -> None:

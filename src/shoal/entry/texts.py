@@ -60,3 +60,11 @@ def ran_as_copies(script: str, workers: int) -> str:
         f"{script} ran as {workers} independent copies: it neither called shoal.main nor made a process group; "
         f"{WAYS_IN}, or start it with python, or set SHOAL_COPIES=1 if copies are meant"
     )
+
+
+def spawns_workers(where: str, name: str) -> str:
+    """`where`: file and line. `name`: of torch's function."""
+    return (
+        f"{where}: torch.{name}: the script starts its own workers, but `shoal run` has already started them; call the "
+        'function directly, once, with rank = int(os.environ["RANK"]), or run the script with plain python'
+    )

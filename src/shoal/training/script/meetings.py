@@ -20,7 +20,7 @@ from shoal.training import texts
 from shoal.training.model.state import load_state
 from shoal.training.recovery.recovery import enter, recover, take_place
 from shoal.training.script.loop_end import LoopEnd, from_tree, group_settings, without_later, wound_back
-from shoal.training.script.script_calls import ADVICE
+from shoal.training.script.texts import ADVICE
 from shoal.training.session import Session
 from shoal.values import THROUGH, Cursor
 

@@ -20,12 +20,12 @@ from shoal.data.texts import data_differ
 from shoal.errors import TermsDiffer, UsageError, WireError, WorkersDisagree
 from shoal.strategies.peers.peers import Peers
 from shoal.terms import MOST_CALLS, Made, SampleHashes, ScriptCall, combined, difference, named
+from shoal.training.script import texts
 from shoal.training.script.call_results import decode_result, encode_result
 from shoal.training.script.call_terms import DATA_TERMS
+from shoal.training.script.texts import ADVICE
 
 MOST_BYTES = 64 * 1024 * 1024  # of calls that come with a state
-ADVICE = "start it with the script and the arguments that the job was started with"
-DATA_ADVICE = "give it the data that the job was started with, all of them: run.batches deals them out"
 _decoder: msgspec.msgpack.Decoder[list[ScriptCall]] = msgspec.msgpack.Decoder(ItemList[ScriptCall])
 
 
@@ -93,21 +93,18 @@ class ScriptCalls:
     def arrive(self) -> None:
         """The script is where the others are. Raises TermsDiffer where it has made fewer calls on the way."""
         if self.count < len(self._job):
-            self._differ(f"the script came to the place of the job after {self.count} calls{self._missing()}")
+            self._differ(texts.fewer_calls_here(self.count, named(self._job, self.count)))
         self._job = []
 
     def end(self) -> None:
         """The script has come to its end. Raises TermsDiffer where the others' did not."""
         if self.count < len(self._job):
-            self._differ(f"the script came to its end after {self.count} calls{self._missing()}")
-
-    def _missing(self) -> str:
-        return f", and in the job {named(self._job, self.count)} comes next"
+            self._differ(texts.fewer_calls(self.count, named(self._job, self.count)))
 
     def _compare(self, start: int) -> None:
         found = difference(self._job, self.own, start)
         if found is not None:
-            advice = DATA_ADVICE if found.term in DATA_TERMS else ADVICE
+            advice = texts.DATA_ADVICE if found.term in DATA_TERMS else ADVICE
             self._differ(found.text("in the job", "in this worker's script"), advice)
 
     def _differ(self, text: str, advice: str = ADVICE) -> NoReturn:
@@ -136,10 +133,12 @@ def disagreement(script: ScriptCalls, peers: Peers) -> WorkersDisagree | UsageEr
         if found.term in DATA_TERMS:
             return UsageError(data_differ(text))
     elif len(first) != len(second):
-        text = f"the scripts of {one} and {two} have made {len(first)} and {len(second)} calls when a loop starts"
+        text = texts.calls_counted(one, two, len(first), len(second))
     else:
-        text = f"the scripts of {one} and {two} differ after their first {MOST_CALLS} calls"
-    return WorkersDisagree(f"{text}; start every worker with the same script and arguments")
+        text = texts.calls_differ(one, two, MOST_CALLS)
+    return WorkersDisagree(
+        f"{text}; start every worker with the same script and arguments, and let no such value depend on run.rank"
+    )
 
 
 def encode_calls(calls: Iterable[ScriptCall]) -> torch.Tensor:

@@ -9,7 +9,7 @@ from shoal.training.recovery.recovery import enter
 from shoal.training.saving.checkpointing import save_here, save_on_stop
 from shoal.training.script.meetings import end_of_loop, is_past, leave_loop, mark_loop_end, meet, take_past
 from shoal.training.script.past import StartAgain
-from shoal.training.script.script_calls import ADVICE
+from shoal.training.script.texts import ADVICE
 from shoal.training.session import Session
 
 

@@ -1,12 +1,14 @@
-"""What every engine must do, wherever it starts its processes: real ones, on this machine and in namespaces."""
+"""What every engine must do, wherever it starts its processes: here, in namespaces, on nodes and in real clusters."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,69 +16,37 @@ import psutil
 import pytest
 
 from shoal.engines.engine import BroughtFile, Engine, Exited
-from shoal.engines.local import LocalEngine
-from shoal.engines.nodes.node_engine import NodeEngine, NodeEngineConfig
-from shoal.engines.ray.held_room import HeldRoom
-from shoal.engines.ray.ray_provider import RayProvider
-from shoal.engines.ray.room_messages import RoomWish
 from shoal.errors import UsageError
-from shoal.values import Address
+from support.engine_places import EnginePlace, engine_place, place_parameters
 from support.engines import PATIENCE, PATIENT, printed, python, until_exits, until_printed
-from support.namespace_engine import NamespaceEngine, NamespaceEngineConfig
-from support.network import Network
-from support.nodes import TestNode, gathered
-from support.ray_cluster import RayCluster, is_installed, ray_cluster
+from support.launcher import command_of
 
-HIDDEN = "hidden"  # a folder of the launcher's machine that is on no other machine
+END_SECONDS = 15.0  # after which nothing is left of a launcher that was killed
 
 
-NAMESPACES = pytest.param(
-    "namespaces", marks=pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
-)
-
-
-NODES_ELSEWHERE = pytest.param(
-    "nodes in namespaces", marks=pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
-)
-
-
-RAY = pytest.param(
-    "ray", marks=[pytest.mark.long, pytest.mark.skipif(not is_installed(), reason="needs the package ray")]
-)
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[RayCluster]:
-    with ray_cluster(2, 2) as made:
+@pytest.fixture(scope="module", params=place_parameters())
+def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EnginePlace]:
+    """A machine or a cluster for all tests, which end before the next one is made."""
+    with engine_place(request.param, tmp_path_factory.mktemp("place")) as made:
         yield made
 
 
-@pytest.fixture(params=["local", NAMESPACES, "nodes", NODES_ELSEWHERE, RAY])
-def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
+@pytest.fixture
+def engine(place: EnginePlace) -> Iterator[Engine]:
+    """With room for one process. Room costs seconds where others' programs give it."""
+    yield from opened(place, 1)
+
+
+@pytest.fixture
+def roomy_engine(place: EnginePlace) -> Iterator[Engine]:
+    """With room for three."""
+    yield from opened(place, 3)
+
+
+def opened(place: EnginePlace, workers: int) -> Iterator[Engine]:
     before = {process.pid for process in psutil.Process().children()}
-    (tmp_path / HIDDEN).mkdir()
-    with contextlib.ExitStack() as stack:
-        if request.param == "local":
-            yield stack.enter_context(contextlib.closing(LocalEngine()))
-        elif request.param == "nodes":
-            yield stack.enter_context(contextlib.closing(gathered([TestNode(), TestNode()])))
-        elif request.param == "ray":
-            made: RayCluster = request.getfixturevalue("cluster")
-            held = HeldRoom(RoomWish(cluster=made.address, bundle={"CPU": 1.0}, fewest=4, most=4, wait=PATIENCE))
-            held.wait()
-            over = NodeEngine(NodeEngineConfig(Address("127.0.0.1", 0)), RayProvider(held, 4))
-            yield stack.enter_context(contextlib.closing(over))
-        elif request.param == "nodes in namespaces":
-            network = stack.enter_context(Network(3))
-            hidden = (tmp_path / HIDDEN, Path("/dev/shm"))
-            nodes = [TestNode(namespace=name, hidden=hidden) for name in network.namespaces[1:]]
-            with network.inside(0):
-                engine = gathered(nodes, network.host(0))
-            yield stack.enter_context(contextlib.closing(engine))
-        else:
-            network = stack.enter_context(Network(2))
-            config = NamespaceEngineConfig(network.namespaces, hidden=(tmp_path / HIDDEN,))
-            yield stack.enter_context(contextlib.closing(NamespaceEngine(config)))
+    with contextlib.closing(place.open(workers)) as engine:
+        yield engine
     assert {process.pid for process in psutil.Process().children()} <= before
 
 
@@ -137,8 +107,8 @@ def test_what_is_sent_is_a_process_s_input_up_to_its_end(engine: Engine) -> None
     engine.send("p", b"it has ended")
 
 
-def test_a_private_file_is_where_its_variable_says(engine: Engine, tmp_path: Path) -> None:
-    token = tmp_path / HIDDEN / "token"
+def test_a_private_file_is_where_its_variable_says(roomy_engine: Engine, place: EnginePlace) -> None:
+    token = place.hidden / "token"
     token.touch(mode=0o600)
     token.write_bytes(b"secret")
     code = """
@@ -147,13 +117,13 @@ path = os.environ["TOKEN"]
 print(open(path).read(), oct(os.stat(path).st_mode & 0o777), flush=True)
 """
     for name in ("a", "b"):
-        engine.start(python(code, name=name, files=(BroughtFile(token, "TOKEN"),)))
-    happened = until_exits(engine, 2)
+        roomy_engine.start(python(code, name=name, files=(BroughtFile(token, "TOKEN"),)))
+    happened = until_exits(roomy_engine, 2)
     assert [printed(happened, name) for name in ("a", "b")] == [b"secret 0o600\n"] * 2
     assert token.exists(), "it is the launcher's to remove"
 
 
-def test_a_signal_reaches_the_processes_that_are_named(engine: Engine) -> None:
+def test_a_signal_reaches_the_processes_that_are_named(roomy_engine: Engine) -> None:
     code = f"""
 import time
 try:
@@ -163,83 +133,92 @@ except KeyboardInterrupt:
     print("stopped")
 """
     for name in ("a", "b", "c"):
-        engine.start(python(code, name=name))
-    until_printed(engine, "a", "b", "c")
-    engine.send_signal({"a", "b"}, signal.SIGINT)
-    happened = until_exits(engine, 2)
+        roomy_engine.start(python(code, name=name))
+    until_printed(roomy_engine, "a", "b", "c")
+    roomy_engine.send_signal({"a", "b"}, signal.SIGINT)
+    happened = until_exits(roomy_engine, 2)
     assert {one for one in happened if isinstance(one, Exited)} == {Exited("a", 0), Exited("b", 0)}
-    engine.send_signal({"a", "c"}, signal.SIGKILL)  # one of them has ended
-    assert until_exits(engine)[-1] == Exited("c", -9)
+    roomy_engine.send_signal({"a", "c"}, signal.SIGKILL)  # one of them has ended
+    assert until_exits(roomy_engine)[-1] == Exited("c", -9)
 
 
-def _is_gone(pid: int) -> bool:
-    with contextlib.suppress(psutil.NoSuchProcess):
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    return True
-
-
-WITH_CHILD = """
-import os
-pid = os.fork()
-if pid == 0:
-    os.execlp("sleep", "sleep", "1000")
-print(pid, flush=True)
+CHILD = """
+import os, time
+if os.fork() == 0:
+    os.execlp("sleep", "sleep", "1000.{mark}")
+print("up", flush=True)
 """
 
 
-@pytest.mark.parametrize("end", ["", "import time; time.sleep(1000)"], ids=["ends", "closed"])
-def test_what_a_process_started_ends_with_it(engine: Engine, end: str) -> None:
-    engine.start(python(WITH_CHILD + end))
-    child = int(until_printed(engine, "p")["p"]) if end else int(printed(until_exits(engine)))
-    if end:
-        engine.close()
-        engine.close()
+def marked(mark: str) -> list[psutil.Process]:
+    """Processes with these digits in their command lines, whatever their numbers are on the machine where they run."""
+    return [process for process in psutil.process_iter() if mark in " ".join(command_of(process))]
+
+
+def until_gone(processes: list[psutil.Process], seconds: float) -> None:
+    limit = time.monotonic() + seconds
+    while alive := [process for process in processes if not _is_gone(process)]:
+        assert time.monotonic() < limit, [command_of(process) for process in alive]
+        time.sleep(0.05)
+
+
+def _is_gone(process: psutil.Process) -> bool:
     with contextlib.suppress(psutil.NoSuchProcess):
-        psutil.wait_procs([psutil.Process(child)], timeout=PATIENCE)
-    assert _is_gone(child)
+        return process.status() == psutil.STATUS_ZOMBIE
+    return True
+
+
+@pytest.mark.parametrize("end", ["", "time.sleep(1000)"], ids=["ends", "closed"])
+def test_what_a_process_started_ends_with_it(engine: Engine, end: str) -> None:
+    mark = f"{secrets.randbelow(10**15):015}"
+    engine.start(python(CHILD.format(mark=mark) + end))
+    if end:
+        until_printed(engine, "p")
+        assert len(marked(mark)) == 2
+        engine.close()
+        engine.close()
+    else:
+        assert printed(until_exits(engine)) == b"up\n"
+    until_gone(marked(mark), PATIENCE)
 
 
 LAUNCHER = """
 import select, sys
 sys.path[:0] = {path!r}
-from shoal.engines.engine import Printed
-from shoal.engines.local import LocalEngine
-from shoal.engines.nodes.node_engine import NodeEngine, NodeEngineConfig
-from shoal.engines.ray.held_room import HeldRoom
-from shoal.engines.ray.ray_provider import RayProvider
-from shoal.engines.ray.room_messages import RoomWish
-from shoal.errors import UsageError
-from shoal.values import Address
+from support.engine_places import *
 from support.engines import python
-from support.namespace_engine import NamespaceEngine, NamespaceEngineConfig
-from support.nodes import TestNode, gathered
-from support.ray_cluster import RayCluster, is_installed, ray_cluster
 engine = {engine}
 engine.start(python({code!r}))
 while True:
     select.select([engine], [], [])
     for happened in engine.poll():
-        if isinstance(happened, Printed):
-            print(happened.data.decode(), end="", flush=True)
+        print(happened, flush=True)
 """
 
 
-@pytest.mark.parametrize("kind", ["local", NAMESPACES, "nodes"])
-def test_nothing_outlives_a_launcher_that_is_killed(kind: str, tmp_path: Path) -> None:
-    code = f"import os\nprint(os.getpid(), end=' ')\n{WITH_CHILD}import time; time.sleep(1000)"
-    with contextlib.ExitStack() as stack:
-        made = "gathered([TestNode(), TestNode()])" if kind == "nodes" else "LocalEngine()"
-        if kind == "namespaces":
-            made = f"NamespaceEngine(NamespaceEngineConfig({stack.enter_context(Network(1)).namespaces}))"
-        program = LAUNCHER.format(path=sys.path, engine=made, code=code)
-        variables = {**os.environ, "TMPDIR": str(tmp_path)}  # what a killed launcher leaves there goes with the test
-        command = [sys.executable, "-c", program]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=variables) as launcher:
-            assert launcher.stdout is not None
-            started = [int(number) for number in launcher.stdout.readline().split()]
-            launcher.kill()
-        assert len(started) == 2
-        for pid in started:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                psutil.wait_procs([psutil.Process(pid)], timeout=PATIENCE)
-            assert _is_gone(pid)
+def test_nothing_outlives_a_launcher_that_is_killed(place: EnginePlace, tmp_path: Path) -> None:
+    """Its processes, their children, the agents and programs that started them: all are gone within seconds."""
+    mark = f"{secrets.randbelow(10**15):015}"
+    program = LAUNCHER.format(path=sys.path, engine=place.program, code=CHILD.format(mark=mark) + "time.sleep(1000)")
+    command = [*place.entered, sys.executable, "-c", program]
+    variables = {**os.environ, "TMPDIR": str(tmp_path)}  # what a killed launcher leaves there goes with the test
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=variables) as launcher:
+        assert launcher.stdout is not None
+        said = ""
+        while "b'up" not in (line := launcher.stdout.readline()):
+            assert line, said
+            said += line
+        started = [process for process in marked(mark) if process.pid != launcher.pid]
+        assert len(started) == 2, started
+        agents = [parent for process in started for parent in process.parents() if is_ours(parent)]
+        helpers = psutil.Process(launcher.pid).children(recursive=True)
+        launcher.kill()
+    limit = time.monotonic() + END_SECONDS
+    until_gone([*started, *agents, *helpers], END_SECONDS)
+    while left := place.left():
+        assert time.monotonic() < limit, left
+        time.sleep(0.1)
+
+
+def is_ours(process: psutil.Process) -> bool:
+    return "shoal.engines.nodes.agent" in command_of(process)

@@ -1,4 +1,4 @@
-"""A real Dask cluster on this machine, in a process of its own: a scheduler, nannies and workers of one thread each.
+"""A real Dask cluster on this machine, in a process of its own: a scheduler, nannies and workers of few threads each.
 
 Everything listens on loopback; there is no dashboard. Run as a program it is the cluster: it prints its address, and
 takes commands on its standard input, `scale N` and `workers`, each answered by a line of JSON.
@@ -47,11 +47,11 @@ class DaskCluster:
 
 
 @contextlib.contextmanager
-def dask_cluster(folder: Path, workers: int = 2) -> Iterator[DaskCluster]:
+def dask_cluster(folder: Path, workers: int = 2, *, threads: int = 1) -> Iterator[DaskCluster]:
     """Its workers keep their files in `folder`."""
     with (folder / "dask.log").open("wb") as log:
         process = subprocess.Popen(
-            [sys.executable, __file__, str(folder), str(workers)],
+            [sys.executable, __file__, str(folder), str(workers), str(threads)],
             cwd=folder,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -79,12 +79,12 @@ def dask_cluster(folder: Path, workers: int = 2) -> Iterator[DaskCluster]:
         psutil.wait_procs([one for one in family if isinstance(one, psutil.Process)], timeout=PATIENCE)
 
 
-def serve(folder: str, workers: int) -> None:
+def serve(folder: str, workers: int, threads: int) -> None:
     import dask
     from distributed import Client, LocalCluster
 
     dask.config.set({"distributed.worker.memory.terminate": False})
-    options = {"threads_per_worker": 1, "processes": True, "host": "127.0.0.1", "dashboard_address": None}
+    options = {"threads_per_worker": threads, "processes": True, "host": "127.0.0.1", "dashboard_address": None}
     with LocalCluster(n_workers=workers, local_directory=folder, **options) as cluster, Client(cluster) as client:
         _say(cluster.scheduler_address)
         for line in sys.stdin:
@@ -105,4 +105,4 @@ def _say(line: str) -> None:
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1], int(sys.argv[2]))
+    serve(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))

@@ -112,6 +112,9 @@ class Board:
     workers: Mapping[int, WorkerState] = field(default_factory=dict)
     joined: frozenset[int] = frozenset()  # all workers that have joined so far
     members: frozenset[int] = frozenset()  # of the present generation
+    places: Mapping[int, str] = field(
+        default_factory=dict
+    )  # by worker: its node, or its host where no engine names one
     most: int = 0  # members of the largest generation so far
     gone: Mapping[int, float] = field(default_factory=dict)  # by worker: when it died, left or was expelled
     broken_by_loss: frozenset[int] = frozenset()  # generations that lost a member
@@ -157,6 +160,11 @@ class Board:
         """Members of the present generation that have reported; all workers where none is known."""
         states = [state for _, state in sorted(self.workers.items())]
         return [state for state in states if state.worker in self.members] if self.members else states
+
+    @property
+    def machines(self) -> frozenset[str]:
+        """Where the members of the present generation are."""
+        return frozenset(self.places[worker] for worker in self.members if worker in self.places)
 
     @property
     def in_sight(self) -> list[int]:
@@ -248,7 +256,10 @@ class Board:
         match event:
             case events.WorkerJoined():
                 here = {worker: time for worker, time in self.gone.items() if worker != event.worker}
-                return replace(self, joined=self.joined | {event.worker}, gone=here)
+                places = {**self.places, event.worker: event.host}
+                return replace(self, joined=self.joined | {event.worker}, gone=here, places=places)
+            case events.WorkerEquipped() if event.node:
+                return replace(self, places={**self.places, event.worker: event.node})
             case events.GenerationFormed():
                 return self._formed(event)
             case events.WorkerDied() | events.WorkerExpelled() | events.WorkerFailed() | events.WorkerLeft():

@@ -76,6 +76,8 @@ def progress_parts(board: Board) -> list[str]:
     if board.waiting is not None:
         return [*parts, f"waiting: {board.waiting.workers} of {board.waiting.needed} workers are here"]
     parts.append(rate(board.samples_per_second))
+    if len(board.machines) > 1:
+        parts.append(f"{some_workers(len(board.members))} on {len(board.machines)} machines")
     if board.seconds_left is not None:
         parts.append(f"{duration(board.seconds_left)} left")
     return parts

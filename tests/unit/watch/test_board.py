@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from shoal import events
 from shoal.values import TimeShares
 from shoal.watch.board import Board
+from shoal.watch.wording import progress_parts
 
 LOOP = events.LoopStarted(loop=0, epochs=2, steps_per_epoch=10, global_batch=20, samples_per_epoch=200)
 
@@ -171,6 +172,23 @@ def test_lost_workers_leave_the_sight_after_a_moment_and_newcomers_come_into_it(
     assert made.apply(formed(2, 0, 9), 30.0).in_sight == [0, 9]
     back = events.WorkerJoined(worker=1, host="h", process=1, address="")
     assert made.apply(back, 30.0).in_sight == [0, 1, 9]
+
+
+def equipped(worker: int, node: str) -> events.WorkerEquipped:
+    return events.WorkerEquipped(
+        worker=worker, host="h", system="", processor="", cores=1, memory=0, gpu="", python="", torch="", shoal="",
+        node=node,
+    )  # fmt: skip
+
+
+def test_the_line_of_a_job_on_several_machines_says_how_many_there_are_now() -> None:
+    joined = [events.WorkerJoined(worker=worker, host="h", process=1, address="") for worker in range(3)]
+    made = board(*joined, formed(1, 0, 1, 2), applied(0))
+    assert "machines" not in " ".join(progress_parts(made))
+    for worker, node in enumerate(("node1", "node2", "node2")):
+        made = made.apply(equipped(worker, node), 9.0)
+    assert "3 workers on 2 machines" in progress_parts(made)
+    assert "machines" not in " ".join(progress_parts(made.apply(formed(2, 1, 2), 9.0))), "both are on node2"
 
 
 def test_mean_rate_is_right_when_all_workers_were_replaced() -> None:

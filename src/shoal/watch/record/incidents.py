@@ -18,11 +18,11 @@ from shoal.watch.record.incident import Counts, Incident
 from shoal.watch.wording import fault_words, first_line, shortly, some_workers, span
 
 MOST_INCIDENTS = 1000  # the newest ones are told one by one; all count in the totals
-LINK = 10.0  # seconds after a fault within which a broken exchange counts as its effect
+RELATED = 10.0  # seconds after a fault within which a broken exchange counts as its effect
 AT_ONCE = 1.0  # seconds between faults on purpose that are one incident
 AFTER = 5.0  # seconds within which news of an incident may come after its end
 GONE = "the coordinator's process was gone"
-ABOUT = 60.0  # seconds instead of LINK where both are about one worker, counted from the fault's end
+ABOUT = 60.0  # seconds instead of RELATED where both are about one worker, counted from the fault's end
 
 
 class Incidents:
@@ -148,7 +148,7 @@ class Incidents:
 
     def _lose(self, event: events.WorkerDied | events.WorkerExpelled | events.WorkerFailed, time: float) -> None:
         is_member = event.worker in self._members
-        incident = self._stop(time, event.worker) if is_member else self._linked(time, event.worker) or self._new(time)
+        incident = self._stop(time, event.worker) if is_member else self._related(time, event.worker) or self._new(time)
         incident.workers.add(event.worker)
         if isinstance(event, events.WorkerDied):
             incident.happen(shortly(event.reason))
@@ -178,7 +178,7 @@ class Incidents:
         if not before:  # the first generation of this go
             return
         is_growth = before < self._members  # newcomers are let in, whatever faults there are
-        incident = self._stop(time, may_link=not is_growth)
+        incident = self._stop(time, may_relate=not is_growth)
         incident.came |= self._members - before
         self.counts.came |= {(self._goes, worker) for worker in self._members - before}
         workers = some_workers(len(event.workers))
@@ -202,7 +202,7 @@ class Incidents:
             case events.ServerLost() | events.ServersChanged() | events.ParametersGone():
                 self._observe_servers(event, time)
             case events.ReplicaDiffered():
-                incident = self._linked(time, event.worker) or self._new(time)
+                incident = self._related(time, event.worker) or self._new(time)
                 who = "of workers" if event.worker is None else f"of worker {event.worker}"
                 incident.happen(f"parameters {who} differed at step {event.step}")
                 incident.decide(first_line(event.reason))
@@ -247,7 +247,7 @@ class Incidents:
         latest = self._kept[-1] if self._kept else None
         if latest is not None and time - latest.time < ABOUT and GONE in latest.happened:
             return
-        incident = self._stopped() or self._linked(time, event.worker) or self._new(time)
+        incident = self._stopped() or self._related(time, event.worker) or self._new(time)
         incident.workers.add(event.worker)
         incident.happen(f"worker {event.worker} had lost the coordinator and is back")
 
@@ -289,11 +289,11 @@ class Incidents:
     ) -> None:
         """Training may go on all the while; then the incident has cost nothing."""
         if isinstance(event, events.ServerLost):
-            self._servers_lost = self._stopped() or self._linked(time, None) or self._new(time)
+            self._servers_lost = self._stopped() or self._related(time, None) or self._new(time)
             self._servers_lost.happen(f"server {event.server} was lost: {first_line(event.reason)}")
             self.counts.servers.add((self._goes, event.server))
         elif isinstance(event, events.ParametersGone):  # maybe by a worker, when the servers are settled again
-            about = self._servers_lost or self._stopped() or self._linked(time, None) or self._new(time)
+            about = self._servers_lost or self._stopped() or self._related(time, None) or self._new(time)
             about.happen(f"{server_words.gone(event)}: {first_line(event.reason)}")
         elif self._servers_lost is not None:
             self._servers_lost.decide(str(server_words.notice(event)))
@@ -306,18 +306,18 @@ class Incidents:
         """The incident that steps wait for."""
         return self._current if self._current is not None and self._current.is_open else None
 
-    def _stop(self, time: float, worker: int | None = None, *, may_link: bool = True) -> Incident:
+    def _stop(self, time: float, worker: int | None = None, *, may_relate: bool = True) -> Incident:
         """The incident that steps wait for from now on, since an exchange broke."""
-        incident = self._stopped() or (self._linked(time, worker) if may_link else None) or self._new(time)
+        incident = self._stopped() or (self._related(time, worker) if may_relate else None) or self._new(time)
         incident.is_stop = True
         self._current = incident
         return incident
 
-    def _linked(self, time: float, worker: int | None) -> Incident | None:
+    def _related(self, time: float, worker: int | None) -> Incident | None:
         """An incident that has held nothing up yet and may be the cause: about the same worker, or just before."""
         quiet = [incident for incident in self._kept if incident.is_open and not incident.is_stop]
         about = [incident for incident in quiet if worker in incident.workers and time - incident.end <= ABOUT]
-        near = [incident for incident in quiet if 0 <= time - incident.time <= max(LINK, incident.lasts)]
+        near = [incident for incident in quiet if 0 <= time - incident.time <= max(RELATED, incident.lasts)]
         found = about or near
         return found[-1] if found else None
 

@@ -96,12 +96,13 @@ class Live(Display):
 
 def _worker_line(board: Board, worker: int) -> Text:
     state = board.workers.get(worker)
+    name = f"worker {worker} on {board.places[worker]}" if _is_elsewhere(board, worker) else f"worker {worker}"
     if worker in board.gone:
         step = f" at step {state.step}" if state is not None else ""
-        return Text(f"  worker {worker}  gone{step}", style="dim strike", no_wrap=True, overflow="ellipsis")
+        return Text(f"  {name}  gone{step}", style="dim strike", no_wrap=True, overflow="ellipsis")
     if state is None or (board.members and worker not in board.members):
         progress = "has come in" if worker in board.members else "is here and waits for its turn"
-        return Text(f"  worker {worker}  {progress}", style="dim", no_wrap=True, overflow="ellipsis")
+        return Text(f"  {name}  {progress}", style="dim", no_wrap=True, overflow="ellipsis")
     total = state.shares.total or 1.0
     shares = "  ".join(
         f"{name} {100 * part / total:.0f}%"
@@ -113,5 +114,11 @@ def _worker_line(board: Board, worker: int) -> Text:
             ("checkpoint", state.shares.checkpoint),
         )
     )
-    text = f"  worker {state.worker}  step {state.step}  {rate(state.samples_per_second)}  {shares}"
+    text = f"  {name}  step {state.step}  {rate(state.samples_per_second)}  {shares}"
     return Text(text, style="dim", no_wrap=True, overflow="ellipsis")
+
+
+def _is_elsewhere(board: Board, worker: int) -> bool:
+    """Whether to say where a worker is: only where workers are, or have just been, on several machines."""
+    known = {board.places[each] for each in board.in_sight if each in board.places}
+    return worker in board.places and len(known) > 1

@@ -27,10 +27,11 @@ def published(step: int, **changes: Any) -> events.CheckpointPublished:
     return msgspec.structs.replace(told, **changes)
 
 
-def story(workers: int = 2) -> list[events.Event]:
-    """A short job with one of everything that people are told."""
+def story(workers: int = 2, host: str = "here") -> list[events.Event]:
+    """A short job with one of everything that people are told. `host`: with {} for the worker's number."""
     told: list[events.Event] = [
-        events.WorkerJoined(worker=worker, host="here", process=1, address="127.0.0.1:9") for worker in range(workers)
+        events.WorkerJoined(worker=worker, host=host.format(worker), process=1, address="127.0.0.1:9")
+        for worker in range(workers)
     ]
     told.append(events.LoopStarted(loop=0, epochs=2, steps_per_epoch=10, global_batch=20, samples_per_epoch=200))
     told += [
@@ -146,7 +147,7 @@ def test_plain_progress_is_not_more_than_a_line_every_two_seconds(capsys: pytest
     assert len(capsys.readouterr().out.splitlines()) == 5
 
 
-def live_output(monkeypatch: pytest.MonkeyPatch, workers: int, *, columns: int, lines: int) -> str:
+def live_output(monkeypatch: pytest.MonkeyPatch, workers: int, *, columns: int, lines: int, host: str = "here") -> str:
     """What the live display writes for the story to a terminal of that size."""
     for name, value in (("COLUMNS", str(columns)), ("LINES", str(lines)), ("TERM", "xterm")):
         monkeypatch.setenv(name, value)
@@ -155,7 +156,7 @@ def live_output(monkeypatch: pytest.MonkeyPatch, workers: int, *, columns: int, 
     with contextlib.redirect_stdout(written):
         display = open_display("auto", workers)
         assert isinstance(display, Live)
-        play(display, story(workers))
+        play(display, story(workers, host))
     return written.getvalue()
 
 
@@ -171,6 +172,13 @@ def test_live_draws_the_job_and_every_worker(monkeypatch: pytest.MonkeyPatch) ->
     assert re.search(r"\x1b\[1;31mwarning: the checkpoint at step 10 is lost", written)
     assert "1 of 2 workers are here" in shown
     assert written.rfind("\x1b[?25h") > written.rfind("\x1b[?25l")  # the cursor is visible again
+
+
+def test_live_says_where_workers_are_if_they_are_on_several_machines(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = live_output(monkeypatch, 2, columns=160, lines=40, host="node{}")
+    assert "worker 0 on node0  step" in drawn
+    assert "worker 1 on node1  step" in drawn
+    assert "2 workers on 2 machines" in drawn
 
 
 def test_live_fits_many_workers_into_a_small_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -137,7 +137,7 @@ def main() -> int:
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4, 6, 8], help="sizes of jobs, 1 among them")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=40, help="of each job")
-    parser.add_argument("--bucket-mb", default="0.25", help="of the jobs; with their default of 4 nothing overlaps")
+    parser.add_argument("--bucket-mb", default="4", help="of the jobs, whose own default it is: a group's size at most")
     parser.add_argument("--priority", default="0", help="of workers that train, from -20 to 19")
     parser.add_argument("--plot", type=Path, help="an SVG file to write")
     options = parser.parse_args()

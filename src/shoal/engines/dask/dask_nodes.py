@@ -13,6 +13,7 @@ from typing import Any
 from shoal.bounds import MOST_NAME
 from shoal.engines import texts
 from shoal.engines.nodes.provider import AGENT_HAS_NO_WAY, NodeGone
+from shoal.engines.retries import Retries
 
 FIRST_PAUSE, LONGEST_PAUSE = 5.0, 60.0  # seconds before an agent that has ended is started again
 MOST_SLOTS = 256  # of a node: as many as one machine starts and watches
@@ -73,9 +74,9 @@ def _executing(known: Mapping[str, Any]) -> int:
 class DaskNodes:
     def __init__(self) -> None:
         self._with_agent: dict[str, DaskWorker] = {}  # by name
-        self._pauses: dict[str, float] = {}  # by name: seconds before the next try
-        self._began: dict[str, float] = {}
-        self._not_before: dict[str, float] = {}  # by name of a node whose agent has ended: when to try again
+        self._began: dict[str, float] = {}  # by name: when its last agent was started
+        self._retries = Retries(FIRST_PAUSE, LONGEST_PAUSE)
+        self._pausing: set[str] = set()  # names of nodes whose agent has ended, until they are to be tried again
 
     def look(self, workers: Collection[DaskWorker], now: float) -> Changes:
         """`workers` are all that Dask has at the time `now`, in seconds.
@@ -85,11 +86,9 @@ class DaskNodes:
         """
         there = {(worker.name, worker.address) for worker in workers}
         left = tuple(worker for worker in self._with_agent.values() if (worker.name, worker.address) not in there)
-        new = {
-            worker.name: worker
-            for worker in workers
-            if worker.name not in self._with_agent and self._not_before.get(worker.name, now) <= now
-        }
+        self._pausing -= set(self._retries.take_due(now))
+        kept = {*self._with_agent, *self._pausing}
+        new = {worker.name: worker for worker in workers if worker.name not in kept}
         for worker in left:
             del self._with_agent[worker.name]
         gone = tuple(NodeGone(worker.name, texts.dask_worker_left(worker.address)) for worker in left)
@@ -106,11 +105,8 @@ class DaskNodes:
         if self._with_agent.get(worker.name) != worker:
             return None
         del self._with_agent[worker.name]
-        pause = min(LONGEST_PAUSE, 2 * self._pauses.get(worker.name, FIRST_PAUSE / 2))
-        if now - self._began[worker.name] > LONGEST_PAUSE:
-            pause = FIRST_PAUSE
-        self._pauses[worker.name] = pause
-        self._not_before[worker.name] = now + pause
+        self._retries.failed(worker.name, now, lasted=now - self._began[worker.name])
+        self._pausing.add(worker.name)
         return NodeGone(worker.name, why_no_agent(worker, end), why_lost(end))
 
 

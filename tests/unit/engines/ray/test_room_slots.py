@@ -80,8 +80,9 @@ def test_pauses_grow_while_agents_end_at_once_and_are_short_again_after_one_that
     assert pauses[0] == FIRST_PAUSE
     assert all(later == min(2 * earlier, LONGEST_PAUSE) for earlier, later in itertools.pairwise(pauses))
     slots.placed(0, IDS[0], now)
-    slots.ended(0, now + LONGEST_PAUSE)
-    assert slots.next_due == now + LONGEST_PAUSE + FIRST_PAUSE
+    later = now + LONGEST_PAUSE + 1
+    slots.ended(0, later)
+    assert slots.next_due == later + FIRST_PAUSE
 
 
 def test_agents_are_named_after_their_nodes_and_counted_where_there_are_several() -> None:

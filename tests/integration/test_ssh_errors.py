@@ -46,6 +46,19 @@ def test_a_host_that_ssh_does_not_know(tmp_path: Path, hosts: SshHosts) -> None:
     assert_refused(run(tmp_path, hosts, '[a]\naddress = "nowhere.invalid"\n'), "pass --address HOST:0")
 
 
+def test_a_misspelt_host_is_told_the_nearest_that_answers(tmp_path: Path, hosts: SshHosts) -> None:
+    """Also where the address of this machine is looked for along the way to the hosts."""
+    (tmp_path / ".ssh").mkdir()
+    (tmp_path / ".ssh" / "config").write_text("Host bigger\n")
+    outcome = run(tmp_path, hosts, '[b]\naddress = "biger.invalid"\n[a]\n', HOME=str(tmp_path))
+    assert_refused(outcome, "ssh does not know the host biger.invalid of node b; set its address")
+    (tmp_path / ".ssh" / "config").write_text("Host bigger.invalid\n")
+    outcome = run(tmp_path, hosts, '[b]\naddress = "biger.invalid"\n[a]\n', HOME=str(tmp_path))
+    assert_refused(outcome, "of node b; did you mean bigger.invalid? Otherwise set its address", "ssh said: ")
+    outcome = run(tmp_path, hosts, '[b]\naddress = "biger.invalid"\n', HOME=str(tmp_path))
+    assert_refused(outcome, "leads to host biger.invalid", "did you mean bigger.invalid? Otherwise pass --address")
+
+
 def test_a_host_that_wants_a_password(tmp_path: Path, hosts: SshHosts) -> None:
     (hosts.folder / "authorized_keys").write_text((hosts.folder / "other_key.pub").read_text())
     assert_refused(run(tmp_path, hosts, "[a]\n"), "`ssh a true` must work without a password", "Permission denied")
@@ -79,6 +92,15 @@ def test_more_workers_than_slots_is_said_before_any_host_is_asked(tmp_path: Path
     hosts.kill("a")
     outcome = run(tmp_path, hosts, "[a]\nslots = 2\n", "-n", "3")
     assert_refused(outcome, texts.too_few_slots(3, 2, 1))
+
+
+def test_with_fewer_and_most_workers_hosts_need_slots_for_the_fewer(tmp_path: Path, hosts: SshHosts) -> None:
+    outcome = run(tmp_path, hosts, "[a]\nslots = 1\n", "-n", "2:3")
+    assert_refused(outcome, texts.too_few_slots(2, 1, 1))
+    outcome = run(tmp_path, hosts, "[a]\nslots = 1\n", "-n", "1:2", "--progress", "plain")
+    assert outcome.code == 0, outcome
+    assert "runs" in outcome.stdout
+    assert "worker 1 waits for a place: all 1 slots of the only node are in use" in outcome.stdout
 
 
 def test_more_workers_than_a_host_has_cores(tmp_path: Path, hosts: SshHosts) -> None:

@@ -182,10 +182,11 @@ def bad_host_address(path: Path, host: str, address: str) -> str:
 NO_SSH = "--on ssh needs the program ssh, which is not on the PATH; install OpenSSH's client"
 
 
-def host_unknown(host: str, address: str, said: str) -> str:
+def host_unknown(host: str, address: str, said: str, near: str = "") -> str:
+    cure = f"did you mean {near}? Otherwise set" if near else "set"
     return (
-        f"ssh does not know the host {address} of node {host}; set its address in the hosts file, or name it in your "
-        f"ssh configuration; ssh said: {said}"
+        f"ssh does not know the host {address} of node {host}; {cure} its address in the hosts file, or name it in "
+        f"your ssh configuration; ssh said: {said}"
     )
 
 
@@ -226,10 +227,11 @@ def agent_ended(host: str, code: int, said: str) -> str:
     return f"the agent on node {host} ended with code {code}; it said: {said}"
 
 
-def no_address_for(host: str, why: object) -> str:
+def no_address_for(host: str, why: object, near: str = "") -> str:
+    cure = f"did you mean {near}? Otherwise pass" if near else "pass"
     return (
-        f"no address of this machine was found that leads to host {host}: {why}; pass --address HOST:0 with an address "
-        "of this machine that the hosts reach"
+        f"no address of this machine was found that leads to host {host}: {why}; {cure} --address HOST:0 with an "
+        "address of this machine that the hosts reach"
     )
 
 

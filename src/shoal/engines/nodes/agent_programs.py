@@ -76,6 +76,11 @@ class AgentPrograms(Provider):
         self._not_started: list[NodeGone] = []
         self._is_closed = False
 
+    @property
+    def running(self) -> list[str]:
+        """Nodes whose programs run."""
+        return list(self._sessions)
+
     def open(self, way_in: WayIn) -> tuple[str, ...]:
         self._way_in = way_in
         self._waiting.extend(self._programs)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from shoal.engines import texts
 from shoal.engines.nodes.agent_programs import NO_SHOAL, last_line
@@ -16,12 +17,12 @@ UNKNOWN = re.compile(r"could not resolve|name or service not known|no address as
 UNREACHED = re.compile(r"connection (refused|timed out|reset|closed)|no route|unreachable|timed out", re.IGNORECASE)
 
 
-def why_no_agent(host: Host, code: int, lines: Sequence[str]) -> str:
-    """One line for the user: what is wrong with the host, and what to do."""
+def why_no_agent(host: Host, code: int, lines: Sequence[str], known: Iterable[str] = ()) -> str:
+    """One line for the user: what is wrong with the host, and what to do. `known`: hosts that ssh does know."""
     said = last_line(lines)
     if code == SSH_FAILED:
         if UNKNOWN.search(said):
-            return texts.host_unknown(host.name, host.address, said)
+            return texts.host_unknown(host.name, host.address, said, nearest(host.address, known))
         if UNREACHED.search(said) and "publickey" not in said:
             return texts.host_unreached(host.name, host.address, said)
         return texts.no_login(host.name, host.address, said)
@@ -32,6 +33,15 @@ def why_no_agent(host: Host, code: int, lines: Sequence[str]) -> str:
     if code == AGENT_HAS_NO_WAY:
         return texts.no_way_back(said)
     return texts.agent_ended(host.name, code, said)
+
+
+def nearest(address: str, known: Iterable[str]) -> str:
+    """The host whose name is nearly the one that ssh does not know; empty: there is none."""
+    name = address.rpartition("@")[2]
+    others = {each.rpartition("@")[2]: each for each in known}
+    others.pop(name, None)
+    found = difflib.get_close_matches(name, others, n=1, cutoff=0.7)
+    return others[found[0]] if found else ""
 
 
 def why_lost(code: int, lines: Sequence[str]) -> str:

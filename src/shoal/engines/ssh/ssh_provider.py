@@ -11,14 +11,16 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Sequence
+from pathlib import Path
 
 from shoal.engines import texts
-from shoal.engines.nodes.agent_programs import AgentProgram, AgentPrograms
+from shoal.engines.nodes.agent_programs import AgentProgram, AgentPrograms, last_line
 from shoal.engines.nodes.provider import AGENT, NodeGone
 from shoal.engines.ssh.hosts_file import Host
-from shoal.engines.ssh.ssh_failures import why_lost, why_no_agent
+from shoal.engines.ssh.ssh_failures import UNKNOWN, why_lost, why_no_agent
 from shoal.environment import inherited
 from shoal.errors import UsageError
+from shoal.files import read_plain
 
 # ServerAlive: a dead link is noticed after 6 s. Forwardings of the user's configuration are not for an agent.
 OPTIONS = {
@@ -29,6 +31,8 @@ OPTIONS = {
     "ClearAllForwardings": "yes",
 }
 ASK_SECONDS = 10.0  # for ssh to say what its configuration has
+MOST_CONFIG_BYTES = 256 * 1024  # of the user's ssh configuration, in which a misspelt name is looked for
+MOST_CONFIGURED = 1000  # hosts in it
 
 
 class SshProvider(AgentPrograms):
@@ -42,7 +46,22 @@ class SshProvider(AgentPrograms):
         )
 
     def _why_gone(self, node: str, code: int, lines: Sequence[str]) -> NodeGone:
-        return NodeGone(node, why_no_agent(self._hosts[node], code, tuple(lines)), why_lost(code, tuple(lines)))
+        host = self._hosts[node]
+        known: list[str] = []
+        if UNKNOWN.search(last_line(lines)):
+            known = [*(self._hosts[name].address for name in self.running), *configured_hosts()]
+        return NodeGone(node, why_no_agent(host, code, lines, known), why_lost(code, lines))
+
+
+def configured_hosts() -> list[str]:
+    """Names of hosts in the user's ssh configuration, without patterns; none if it cannot be read, or is very large."""
+    try:
+        text = read_plain(Path.home() / ".ssh" / "config", MOST_CONFIG_BYTES).decode("utf-8", "replace")
+    except (OSError, RuntimeError):  # no such file; no home folder
+        return []
+    words = (line.replace("=", " ").split() for line in text.splitlines())
+    names = [name for key, *named in filter(None, words) if key.lower() == "host" for name in named]
+    return [name for name in names if not set(name) & set("*?!")][:MOST_CONFIGURED]
 
 
 def find_ssh() -> str:

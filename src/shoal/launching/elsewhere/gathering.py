@@ -26,6 +26,7 @@ from shoal.transport.connection.strangers import raise_descriptor_limit
 from shoal.values import Address
 from shoal.watch.screen.slow_work import told_if_slow
 
+MOST_UNKNOWN = 3  # hosts without an address that are passed over; looking each of them up may take seconds
 Folder = ScriptFolder | None  # None: the job runs a function that needs no file
 
 
@@ -91,19 +92,25 @@ def _probe(config: JobConfig) -> Iterator[str]:
         yield name
 
 
-def with_reachable_address(config: JobConfig, hosts: Callable[[], Iterable[str]]) -> JobConfig:
+def with_reachable_address(
+    config: JobConfig, hosts: Callable[[], Iterable[str]], nearest: Callable[[str], str] = lambda _: ""
+) -> JobConfig:
     """With an address of this machine that leads to the hosts, unless the user has given one.
 
-    `hosts` may be lazy: no more of them are asked for than are needed.
+    `hosts` may be lazy: no more of them are asked for than are needed. `nearest` gets a host that nobody knows, and
+    returns one that the user may have meant, or nothing.
     """
     if parse_address(config.address, named="--address").is_loopback and "address" not in config.given:
-        return msgspec.structs.replace(config, address=_address_towards(hosts()) or config.address)
+        return msgspec.structs.replace(config, address=_address_towards(hosts(), nearest) or config.address)
     return config
 
 
-def _address_towards(hosts: Iterable[str]) -> str:
-    """The address of the interface that leads to the first host, or to the first that is not this machine itself."""
-    found = ""
+def _address_towards(hosts: Iterable[str], nearest: Callable[[str], str]) -> str:
+    """The address of the interface that leads to the first host, or to the first that is not this machine itself.
+
+    Hosts that nobody knows are passed over, if there are few: whoever connects to them has better words for it.
+    """
+    found, unknown = "", list[str]()
     for host in hosts:
         try:
             family, kind, _, _, place = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
@@ -111,8 +118,13 @@ def _address_towards(hosts: Iterable[str]) -> str:
                 probe.connect(place)
                 own = Address(str(probe.getsockname()[0]), 0)
         except OSError as error:
-            raise UsageError(engine_texts.no_address_for(host, error.strerror or error)) from None
-        if not own.is_loopback:
-            return str(own)
-        found = found or str(own)
+            unknown.append(engine_texts.no_address_for(host, error.strerror or error, nearest(host)))
+            if len(unknown) == MOST_UNKNOWN:
+                break
+        else:
+            if not own.is_loopback:
+                return str(own)
+            found = found or str(own)
+    if unknown and not found:
+        raise UsageError(unknown[0])
     return found

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from shoal.engines import texts
 from shoal.engines.ssh.hosts_file import Host
 from shoal.engines.ssh.ssh_failures import why_lost, why_no_agent
-from shoal.engines.ssh.ssh_provider import ssh_command
+from shoal.engines.ssh.ssh_provider import MOST_CONFIG_BYTES, MOST_CONFIGURED, configured_hosts, ssh_command
 
 HOST = Host("big", "me@10.0.0.7", 4, "/venv/bin/python", "", is_shared=False)
 DENIED = "me@10.0.0.7: Permission denied (publickey,password)."
@@ -35,6 +37,37 @@ NO_WAY = texts.agent_has_no_way("big", "10.0.0.1:4000", "Connection refused")
 )
 def test_each_cause_has_its_own_words(code: int, lines: list[str], said: str) -> None:
     assert why_no_agent(HOST, code, lines) == said
+
+
+@pytest.mark.parametrize(
+    ("address", "known", "near"),
+    [
+        ("nod1", ["node1", "other"], "node1"),
+        ("me@nod1", ["you@node1"], "you@node1"),
+        ("node1", ["node1"], ""),  # it is the name that ssh does not know
+        ("node1", ["big", "10.0.0.7"], ""),
+        ("node1", [], ""),
+    ],
+)
+def test_a_misspelt_host_is_told_the_nearest_that_is_known(address: str, known: list[str], near: str) -> None:
+    host = Host("a", address, 4, "python", "", is_shared=False)
+    assert why_no_agent(host, 255, [UNKNOWN], known) == texts.host_unknown("a", address, UNKNOWN, near)
+    assert (f"did you mean {near}?" in why_no_agent(host, 255, [UNKNOWN], known)) is bool(near)
+
+
+def test_hosts_of_the_users_configuration_are_known_without_patterns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert configured_hosts() == []
+    (tmp_path / ".ssh").mkdir()
+    config = tmp_path / ".ssh" / "config"
+    config.write_text("Host big small\n  HostName 10.0.0.7\n\nhost=third\nHost *.example !big\nHostName no\n#Host no\n")
+    assert configured_hosts() == ["big", "small", "third"]
+    config.write_text("\n".join(f"Host n{number}" for number in range(2 * MOST_CONFIGURED)))
+    assert len(configured_hosts()) == MOST_CONFIGURED
+    config.write_bytes(b"Host a\n" + b"#" * MOST_CONFIG_BYTES)
+    assert configured_hosts() == []
 
 
 def test_a_node_that_was_there_is_gone_for_a_reason() -> None:

@@ -112,7 +112,7 @@ def test_all_holders_of_a_block_have_the_same_bits_wherever_they_are() -> None:
     """Server 1 is as on another machine: its blocks are encoded for their holders on this one too."""
     with group_of(3, replicas=2) as group:
         worker = Worker(group, shares=True)
-        worker.client._core.links.links[1].sees_arena = False
+        worker.client._core.lines.lines[1].sees_arena = False
         for seed in (1, 2):
             number = worker.push(seed)
         pulled(worker.client, worker.table, number)
@@ -169,7 +169,7 @@ def test_a_lossless_codec_encodes_values_too() -> None:
 
 def received(client: ParameterClient) -> int:
     """Bytes from servers so far."""
-    return sum(link.connection.bytes_in for link in client._core.links.links.values() if link.connection is not None)
+    return sum(line.connection.bytes_in for line in client._core.lines.lines.values() if line.connection is not None)
 
 
 class Liar(Sparse):

@@ -61,8 +61,8 @@ class RelayServer:
 
     def _deliver(self, deliveries: tuple[Forwarded, ...]) -> None:
         for delivery in deliveries:
-            assert isinstance(delivery.link, Connection)
-            delivery.link.send(delivery.note, delivery.payload)
+            assert isinstance(delivery.line, Connection)
+            delivery.line.send(delivery.note, delivery.payload)
 
     def proved(self, connection: Connection) -> None:
         pass

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from shoal.errors import MeetingCalled, ShoalError, WireError
 from shoal.parameters.client.client_core import ClientCore
 from shoal.parameters.client.client_layout import ClientLayout
-from shoal.parameters.client.client_servers import ServerLink
+from shoal.parameters.client.client_servers import ServerLine
 from shoal.parameters.connections.connection import Connection
 from shoal.wire.parameter_messages import AnyNote, Held, Part, Pull
 
@@ -61,7 +61,7 @@ class Asking:
     def started_over(self, layout: ClientLayout) -> None:
         """Discard what came under an earlier map."""
 
-    def taken(self, link: ServerLink, asked: Asked, note: Part, payload: memoryview | None) -> bool:
+    def taken(self, line: ServerLine, asked: Asked, note: Part, payload: memoryview | None) -> bool:
         """Take an answer. False: the answer is of no use, ask again."""
         raise NotImplementedError
 
@@ -79,23 +79,23 @@ class Asking:
         self._take_back_lost()
         waiting = []
         for asked in self._to_ask:
-            link = self._core.links.ready(asked.server)
-            if link is None:
+            line = self._core.lines.ready(asked.server)
+            if line is None:
                 waiting.append(asked)
             else:
-                self._ask(link, asked)
+                self._ask(line, asked)
         self._to_ask = waiting
 
-    def room(self, link: ServerLink, note: AnyNote, size: int) -> memoryview | None:
+    def room(self, line: ServerLine, note: AnyNote, size: int) -> memoryview | None:
         found = self._asked.get(note.request) if isinstance(note, Part) else None
         if found is None or not isinstance(note, Part):
             return None
         try:
             return self.room_for(found[0], note, size)
         except WireError as error:
-            raise WireError(f"server {link.server.number}: {error}") from None
+            raise WireError(f"server {line.server.number}: {error}") from None
 
-    def heard(self, link: ServerLink, note: AnyNote, payload: memoryview | None) -> None:
+    def heard(self, line: ServerLine, note: AnyNote, payload: memoryview | None) -> None:
         found = self._asked.pop(getattr(note, "request", 0), None)
         if found is None or self._layout is None:
             return
@@ -106,13 +106,13 @@ class Asking:
             )
         elif isinstance(note, Part):
             if (note.first, note.last) != (asked.first, asked.last):
-                raise WireError(f"server {link.server.number} sends other blocks than were asked for")
-            if not self.taken(link, asked, note, payload):
+                raise WireError(f"server {line.server.number} sends other blocks than were asked for")
+            if not self.taken(line, asked, note, payload):
                 self._to_ask.append(asked)
                 self.pump()
 
-    def forget(self, link: ServerLink, request: int) -> None:
-        del link
+    def forget(self, line: ServerLine, request: int) -> None:
+        del line
         found = self._asked.pop(request, None)
         if found is not None:
             self._to_ask.append(found[0])
@@ -138,8 +138,8 @@ class Asking:
     def _to_be_asked(self, layout: ClientLayout, server: int, number: int) -> Asked:
         pieces = layout.pieces[server]
         piece = pieces[number]
-        link = self._core.links.links.get(server)
-        if link is None or not link.sees_arena or self._terms.with_state:
+        line = self._core.lines.lines.get(server)
+        if line is None or not line.sees_arena or self._terms.with_state:
             return Asked(server, piece.first, piece.last, (number,))
         span = layout.parts[server].units[piece.unit]
         members = tuple(other for other, one in enumerate(pieces) if one.unit == piece.unit)
@@ -148,8 +148,8 @@ class Asking:
     def _take_back_lost(self) -> None:
         """Ask again for what was asked on a connection that is gone."""
         for request, (asked, connection) in tuple(self._asked.items()):
-            link = self._core.links.links.get(asked.server)
-            if link is None or link.connection is not connection:
+            line = self._core.lines.lines.get(asked.server)
+            if line is None or line.connection is not connection:
                 del self._asked[request]
                 self._to_ask.append(asked)
 
@@ -159,23 +159,23 @@ class Asking:
         codec = self._core.codec
         return codec.text if codec is not None and codec.is_lossless and not self._terms.with_state else ""
 
-    def _ask(self, link: ServerLink, asked: Asked) -> None:
+    def _ask(self, line: ServerLine, asked: Asked) -> None:
         assert self._layout is not None
         request = self._core.number_for(self)
-        self._asked[request] = (asked, link.connection)
+        self._asked[request] = (asked, line.connection)
         unit = self._layout.parts[asked.server].unit_of(asked.first)
-        link.send(
+        line.send(
             Pull(
                 request=request,
                 view=self._layout.version,
-                keys=self._core.introduce(link, self._layout),
+                keys=self._core.introduce(line, self._layout),
                 first=asked.first,
                 last=asked.last,
                 at_least=self._terms.at_least,
-                by_value=not link.sees_arena or (asked.server, unit) in self._by_value,
+                by_value=not line.sees_arena or (asked.server, unit) in self._by_value,
                 is_bounded=self._terms.is_bounded,
                 with_state=self._terms.with_state,
                 meetings=self._terms.meetings,
-                codec="" if link.sees_arena else self._codec_text,
+                codec="" if line.sees_arena else self._codec_text,
             )
         )

@@ -15,7 +15,7 @@ from shoal.errors import Aborted, ParametersLost, ServerRefused, ServersLost, Sh
 from shoal.parameters.blocks.block_codec import BlockCodec
 from shoal.parameters.client.client_layout import ClientLayout
 from shoal.parameters.client.client_memory import StagingMemory
-from shoal.parameters.client.client_servers import ClientConfig, ServerLink, ServerLinks
+from shoal.parameters.client.client_servers import ClientConfig, ServerLine, ServerLines
 from shoal.parameters.client.client_thread import ClientThread
 from shoal.parameters.client.lineage import Lineage
 from shoal.wire.parameter_messages import Answered, AnyNote, KeyList, Moved, PushReleased, Refusal, StageEnd
@@ -33,13 +33,13 @@ class Activity(Protocol):
     def pump(self) -> None:
         """Send everything that can be sent now; send again what was sent under another map or was lost."""
 
-    def room(self, link: ServerLink, note: AnyNote, size: int) -> memoryview | None:
+    def room(self, line: ServerLine, note: AnyNote, size: int) -> memoryview | None:
         """Memory for the payload of an answer."""
 
-    def heard(self, link: ServerLink, note: AnyNote, payload: memoryview | None) -> None:
+    def heard(self, line: ServerLine, note: AnyNote, payload: memoryview | None) -> None:
         """The answer to a request that the activity numbered."""
 
-    def forget(self, link: ServerLink, request: int) -> None:
+    def forget(self, line: ServerLine, request: int) -> None:
         """The server does not know the present map yet, so it could not answer. Ask again at the next pump."""
 
 
@@ -47,7 +47,7 @@ class ClientCore:
     def __init__(self, config: ClientConfig) -> None:
         self.config = config
         self.thread = ClientThread(f"shoal-parameters-{config.worker}")
-        self.links = ServerLinks(config, self.thread, self)
+        self.lines = ServerLines(config, self.thread, self)
         self.table: TableSpec | None = None
         self.codec: BlockCodec | None = None  # encodes what is sent to servers on other machines; None: plain bytes
         self.layout: ClientLayout | None = None  # of the present map
@@ -82,15 +82,15 @@ class ClientCore:
 
     def is_far(self, server: int) -> bool:
         """The server is not known to read this machine's memory. A server that was never connected counts as far."""
-        link = self.links.links.get(server)
-        return link is None or not link.sees_arena
+        line = self.lines.lines.get(server)
+        return line is None or not line.sees_arena
 
-    def introduce(self, link: ServerLink, layout: ClientLayout) -> bytes:
+    def introduce(self, line: ServerLine, layout: ClientLayout) -> bytes:
         """The digest of the server's key list; sends the list first if this connection has not carried it."""
-        digest = layout.digests[link.server.number]
-        if digest not in link.key_lists:
-            link.key_lists.add(digest)
-            link.send(KeyList(digest=digest, blocks=layout.parts[link.server.number].blocks))
+        digest = layout.digests[line.server.number]
+        if digest not in line.key_lists:
+            line.key_lists.add(digest)
+            line.send(KeyList(digest=digest, blocks=layout.parts[line.server.number].blocks))
         return digest
 
     # Waiting, in the script's thread
@@ -117,12 +117,12 @@ class ClientCore:
             raise Aborted(self._interruption or "it was interrupted before")
         if self.thread.failure is not None:
             raise ShoalError(f"the thread of worker {self.config.worker}'s client ended") from self.thread.failure
-        if self.links.failure is not None:
-            raise self.links.failure
-        if self.links.broken_seconds > self.config.lost_after:
+        if self.lines.failure is not None:
+            raise self.lines.failure
+        if self.lines.broken_seconds > self.config.lost_after:
             raise ServersLost(
                 f"worker {self.config.worker} has had no whole set of parameter servers for "
-                f"{self.config.lost_after:g} s; last trouble: {self.links.trouble}"
+                f"{self.config.lost_after:g} s; last trouble: {self.lines.trouble}"
             )
 
     def interrupt(self, reason: str) -> None:
@@ -140,7 +140,7 @@ class ClientCore:
             if self._is_closed:
                 return
             self._is_closed = True
-            self.links.cease()
+            self.lines.cease()
             self.thread.changed.notify_all()
         self.thread.close()
         if self.memory is not None:
@@ -153,47 +153,47 @@ class ClientCore:
         return bool(self._activities)
 
     def map_changed(self) -> None:
-        if self.links.map is None:
+        if self.lines.map is None:
             return
-        if self.lineage.map_changed(self.links.map):
+        if self.lineage.map_changed(self.lines.map):
             self._lose_all()
         if self.table is None:
             return
-        self.layout = ClientLayout(self.table, self.links.map)
+        self.layout = ClientLayout(self.table, self.lines.map)
         if self.memory is not None:
-            self.memory.keep_readers({server.number for server in self.links.map.servers})
+            self.memory.keep_readers({server.number for server in self.lines.map.servers})
         self._pump()
 
-    def link_ready(self, link: ServerLink, origin: int) -> None:
+    def line_ready(self, line: ServerLine, origin: int) -> None:
         if self.lineage.heard_origin(origin):
             self._lose_all()
         # `PushReleased` may have been lost with an earlier connection: ask whether the server still reads the slot.
-        for slot in self.memory.owed_by(link.server.number) if self.memory is not None else ():
+        for slot in self.memory.owed_by(line.server.number) if self.memory is not None else ():
             if slot.push is not None and slot.layout is not None:
-                link.send(StageEnd(request=0, push=slot.push, view=slot.layout.version, size=0))
+                line.send(StageEnd(request=0, push=slot.push, view=slot.layout.version, size=0))
         self._pump()
 
-    def room(self, link: ServerLink, note: AnyNote, size: int) -> memoryview | None:
+    def room(self, line: ServerLine, note: AnyNote, size: int) -> memoryview | None:
         activity = self._requests.get(getattr(note, "request", 0))
-        return None if activity is None else activity.room(link, note, size)
+        return None if activity is None else activity.room(line, note, size)
 
-    def heard(self, link: ServerLink, note: AnyNote, payload: memoryview | None) -> None:
+    def heard(self, line: ServerLine, note: AnyNote, payload: memoryview | None) -> None:
         if isinstance(note, PushReleased):
             if self.memory is not None:
-                self.memory.released(note.push, link.server.number)
+                self.memory.released(note.push, line.server.number)
         elif isinstance(note, Refusal):
-            self._refused(link, note)
+            self._refused(line, note)
         elif isinstance(note, Moved):
-            self._moved(link, note)
+            self._moved(line, note)
         else:
             number = note.answer.request if isinstance(note, Answered) else getattr(note, "request", 0)
             activity = self._requests.get(number)
             if activity is not None:
-                activity.heard(link, note, payload)
+                activity.heard(line, note, payload)
         self.thread.changed.notify_all()
 
-    def _refused(self, link: ServerLink, note: Refusal) -> None:
-        who = f"server {link.server.number}"
+    def _refused(self, line: ServerLine, note: Refusal) -> None:
+        who = f"server {line.server.number}"
         error = (
             ParametersLost(f"{who}: {note.reason}")
             if note.kind == "lost"
@@ -203,14 +203,14 @@ class ClientCore:
         for activity in [blamed] if blamed is not None else () if note.request else self._activities:
             activity.failure = activity.failure or error
 
-    def _moved(self, link: ServerLink, note: Moved) -> None:
+    def _moved(self, line: ServerLine, note: Moved) -> None:
         """Ask again a server that is behind. If the server was ahead, its newer map has been adopted already.
 
         The request number still belongs to the activity: a proposal keeps its number, and may have been sent again.
         """
         activity = self._requests.get(note.request)
         if activity is not None:
-            activity.forget(link, note.request)
+            activity.forget(line, note.request)
             self.thread.later(AGAIN_SECONDS, self._pump)
 
     def _lose_all(self) -> None:

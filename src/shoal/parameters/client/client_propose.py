@@ -8,7 +8,7 @@ import msgspec
 
 from shoal.errors import ExchangeFailed, ShoalError
 from shoal.parameters.client.client_core import ClientCore
-from shoal.parameters.client.client_servers import ServerLink
+from shoal.parameters.client.client_servers import ServerLine
 from shoal.parameters.connections.connection import Connection
 from shoal.wire.ledger_entries import Answer, Proposal, Void
 from shoal.wire.note import Note
@@ -32,21 +32,21 @@ class _Request:
         raise NotImplementedError
 
     def pump(self) -> None:
-        servers = self._core.links.map
-        link = None if servers is None else self._core.links.ready(servers.home.number)
-        if servers is not None and link is not None and self._sent != (link.connection, servers.version):
-            self._sent = (link.connection, servers.version)
-            link.send(self.note(servers.version))
+        servers = self._core.lines.map
+        line = None if servers is None else self._core.lines.ready(servers.home.number)
+        if servers is not None and line is not None and self._sent != (line.connection, servers.version):
+            self._sent = (line.connection, servers.version)
+            line.send(self.note(servers.version))
 
-    def room(self, link: ServerLink, note: AnyNote, size: int) -> memoryview | None:
-        del link, note, size
+    def room(self, line: ServerLine, note: AnyNote, size: int) -> memoryview | None:
+        del line, note, size
         return None  # no answer has a payload
 
-    def heard(self, link: ServerLink, note: AnyNote, payload: memoryview | None) -> None:
+    def heard(self, line: ServerLine, note: AnyNote, payload: memoryview | None) -> None:
         raise NotImplementedError
 
-    def forget(self, link: ServerLink, request: int) -> None:
-        del link, request
+    def forget(self, line: ServerLine, request: int) -> None:
+        del line, request
         self._sent = None
 
 
@@ -61,8 +61,8 @@ class Proposing(_Request):
     def note(self, version: int) -> Note:
         return Propose(view=version, entry=self._entry)  # type: ignore[arg-type]  # every proposal is an entry
 
-    def heard(self, link: ServerLink, note: AnyNote, payload: memoryview | None) -> None:
-        del link, payload
+    def heard(self, line: ServerLine, note: AnyNote, payload: memoryview | None) -> None:
+        del line, payload
         if isinstance(note, Answered):
             self.result = note.answer
 
@@ -79,8 +79,8 @@ class Defining(_Request):
         del version
         return Define(request=self.number, table=self._table)
 
-    def heard(self, link: ServerLink, note: AnyNote, payload: memoryview | None) -> None:
-        del link, payload
+    def heard(self, line: ServerLine, note: AnyNote, payload: memoryview | None) -> None:
+        del line, payload
         if isinstance(note, Defined):
             self.result = note.has_values
 

@@ -23,7 +23,7 @@ from shoal.parameters.client.client_ask import Asked, Asking, PullTerms
 from shoal.parameters.client.client_core import ClientCore
 from shoal.parameters.client.client_layout import ClientLayout, Stretch
 from shoal.parameters.client.client_memory import bytes_at
-from shoal.parameters.client.client_servers import PeerArenas, ServerLink
+from shoal.parameters.client.client_servers import PeerArenas, ServerLine
 from shoal.transport.memory import memory_order
 from shoal.transport.memory.arena import word_at
 from shoal.wire.parameter_messages import Part
@@ -168,7 +168,7 @@ class IncomingPull(Asking):
             raise WireError(f"it sends {size} bytes where {stop - start} were asked for")
         return bytes_of(self._memory.buffer(asked.server, part.size)[start:stop])
 
-    def taken(self, link: ServerLink, asked: Asked, note: Part, payload: memoryview | None) -> bool:
+    def taken(self, line: ServerLine, asked: Asked, note: Part, payload: memoryview | None) -> bool:
         assert self._layout is not None
         part = self._layout.parts[asked.server]
         if note.place < 0:
@@ -178,14 +178,14 @@ class IncomingPull(Asking):
                 blocks, encoded = part.blocks[asked.first : asked.last], (note.lengths, payload)
                 self._codec_of(note).decode_all(blocks, Leg.VALUES, encoded, source.memory[start:stop])
         else:
-            link.arena = note.arena
+            line.arena = note.arena
             memory = self._memory.arena(note.arena)
             if memory is None:
                 self._by_value.add((asked.server, part.unit_of(asked.first)))
                 return False
             start, stop = part.offset(note.first), part.offset(note.last)
             if note.place + stop - start > len(memory) or not 0 <= note.seal <= len(memory) - 4:
-                raise WireError(f"server {link.server.number} names a place outside of its memory")
+                raise WireError(f"server {line.server.number} names a place outside of its memory")
             source = _Source(memory, note.place - start, memory.data_ptr() + note.seal)
         for piece in asked.pieces:
             self._sources[asked.server, piece] = source

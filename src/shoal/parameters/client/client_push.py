@@ -24,7 +24,7 @@ from shoal.parameters.blocks.table_blocks import Block
 from shoal.parameters.client.client_core import ClientCore
 from shoal.parameters.client.client_layout import ClientLayout
 from shoal.parameters.client.client_memory import Slot, StagingMemory
-from shoal.parameters.client.client_servers import ServerLink
+from shoal.parameters.client.client_servers import ServerLine
 from shoal.parameters.connections.connection import Connection
 from shoal.wire.parameter_messages import AnyNote, Discard, Stage, StageDone, StageEnd
 from shoal.wire.tables import PushId
@@ -74,7 +74,7 @@ class PushStaging:
     def is_staged(self) -> bool:
         return all(progress.is_done for progress in self._progress.values())
 
-    def parcel(self, link: ServerLink, unit: int) -> Parcel | None:
+    def parcel(self, line: ServerLine, unit: int) -> Parcel | None:
         """None: the unit is not whole yet."""
         raise NotImplementedError
 
@@ -82,32 +82,32 @@ class PushStaging:
         if self.is_over or not self.is_current:
             return  # under a new map, the script's thread lays the push out anew
         for server in self.layout.parts:
-            link = self.core.links.ready(server)
-            if link is not None:
-                self._pump(link)
+            line = self.core.lines.ready(server)
+            if line is not None:
+                self._pump(line)
 
-    def _pump(self, link: ServerLink) -> None:
-        number = link.server.number
+    def _pump(self, line: ServerLine) -> None:
+        number = line.server.number
         progress = self._progress[number]
-        if progress.connection is not link.connection:
-            progress = self._progress[number] = _Progress(connection=link.connection)
+        if progress.connection is not line.connection:
+            progress = self._progress[number] = _Progress(connection=line.connection)
         units = self.layout.parts[number].units
         for index in range(len(units)):
             if index not in progress.sent:
-                self._send(link, progress, index)
+                self._send(line, progress, index)
         if len(progress.sent) == len(units) and not progress.request:
             progress.request = self.core.number_for(self)
-            link.send(StageEnd(request=progress.request, push=self.id, view=self.layout.version, size=progress.size))
+            line.send(StageEnd(request=progress.request, push=self.id, view=self.layout.version, size=progress.size))
 
-    def _send(self, link: ServerLink, progress: _Progress, index: int) -> None:
-        parcel = self.parcel(link, index)
+    def _send(self, line: ServerLine, progress: _Progress, index: int) -> None:
+        parcel = self.parcel(line, index)
         if parcel is None:
             return
-        unit = self.layout.parts[link.server.number].units[index]
+        unit = self.layout.parts[line.server.number].units[index]
         note = Stage(
             push=self.id,
             view=self.layout.version,
-            keys=self.core.introduce(link, self.layout),
+            keys=self.core.introduce(line, self.layout),
             first=unit.first,
             last=unit.last,
             place=parcel.place,
@@ -116,34 +116,34 @@ class PushStaging:
             codec=parcel.codec,
             lengths=parcel.lengths,
         )
-        link.send(note, parcel.data)
-        link.shared += parcel.size if parcel.place >= 0 else 0
+        line.send(note, parcel.data)
+        line.shared += parcel.size if parcel.place >= 0 else 0
         progress.sent.add(index)
         progress.size += parcel.size
 
     def discard(self) -> None:
         """Tell servers to forget this push, which will never be proposed. Runs in the client's thread."""
         for server, progress in self._progress.items():
-            link = self.core.links.ready(server)
-            if link is not None and progress.sent and progress.connection is link.connection:
-                link.send(Discard(push=self.id))
+            line = self.core.lines.ready(server)
+            if line is not None and progress.sent and progress.connection is line.connection:
+                line.send(Discard(push=self.id))
 
-    def room(self, link: ServerLink, note: AnyNote, size: int) -> memoryview | None:
-        del link, note, size
+    def room(self, line: ServerLine, note: AnyNote, size: int) -> memoryview | None:
+        del line, note, size
         return None  # no answer has a payload
 
-    def heard(self, link: ServerLink, note: AnyNote, payload: memoryview | None) -> None:
+    def heard(self, line: ServerLine, note: AnyNote, payload: memoryview | None) -> None:
         del payload
-        progress = self._progress.get(link.server.number)
+        progress = self._progress.get(line.server.number)
         if isinstance(note, StageDone) and progress is not None and note.request == progress.request:
             progress.is_done = True
             if self.core.memory is not None:
-                self.core.memory.begun(link.server.number, self.layout.version)
+                self.core.memory.begun(line.server.number, self.layout.version)
 
-    def forget(self, link: ServerLink, request: int) -> None:
-        progress = self._progress.get(link.server.number)
+    def forget(self, line: ServerLine, request: int) -> None:
+        progress = self._progress.get(line.server.number)
         if progress is not None and progress.request == request:
-            self._progress[link.server.number] = _Progress(connection=link.connection)
+            self._progress[line.server.number] = _Progress(connection=line.connection)
 
 
 class OutgoingPush(PushStaging):
@@ -197,12 +197,12 @@ class OutgoingPush(PushStaging):
             if name not in self._missing:
                 other.put(name, self._value(number))
 
-    def parcel(self, link: ServerLink, unit: int) -> Parcel | None:
-        server = link.server.number
+    def parcel(self, line: ServerLine, unit: int) -> Parcel | None:
+        server = line.server.number
         if self._left[server][unit]:
             return None
         span = self.layout.parts[server].units[unit]
-        if link.sees_arena:
+        if line.sees_arena:
             self._slot.readers.add(server)
             return Parcel(span.size, place=self._memory.place(self._slot, server, span.start))
         if self._codec is not None and self._encoded:
@@ -292,5 +292,5 @@ class OutgoingState(PushStaging):
         super().__init__(core, layout, number)
         self._parcels = parcels  # by server and unit
 
-    def parcel(self, link: ServerLink, unit: int) -> Parcel | None:
-        return self._parcels[link.server.number, unit]
+    def parcel(self, line: ServerLine, unit: int) -> Parcel | None:
+        return self._parcels[line.server.number, unit]

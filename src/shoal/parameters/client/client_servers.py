@@ -71,12 +71,12 @@ class Owner(Protocol):
     def map_changed(self) -> None:
         """There is a newer map: all open requests are void and must be made again."""
 
-    def link_ready(self, link: ServerLink, origin: int) -> None:
+    def line_ready(self, line: ServerLine, origin: int) -> None:
         """The server is connected and knows the table: it may be asked. `origin`: its ledger's (`Lineage.origin`)."""
 
-    def room(self, link: ServerLink, note: AnyNote, size: int) -> memoryview | None: ...
+    def room(self, line: ServerLine, note: AnyNote, size: int) -> memoryview | None: ...
 
-    def heard(self, link: ServerLink, note: AnyNote, payload: memoryview | None) -> None: ...
+    def heard(self, line: ServerLine, note: AnyNote, payload: memoryview | None) -> None: ...
 
     @property
     def is_waiting(self) -> bool:
@@ -84,7 +84,7 @@ class Owner(Protocol):
 
 
 @dataclass
-class ServerLink:
+class ServerLine:
     """The connection to one server."""
 
     server: Server
@@ -102,12 +102,12 @@ class ServerLink:
         self.connection.send(note, payload)  # type: ignore[arg-type]  # every note is one
 
 
-class ServerLinks:
+class ServerLines:
     """Hears connections (`connection.Hearer`) and passes on to the owner what concerns it."""
 
     def __init__(self, config: ClientConfig, thread: ClientThread, owner: Owner) -> None:
         self.map: ServerMap | None = None
-        self.links: dict[int, ServerLink] = {}  # by number of the server
+        self.lines: dict[int, ServerLine] = {}  # by number of the server
         self.failure: ShoalError | None = None  # permanent: every call raises it
         self.trouble = "the keeper of the servers has not been reached yet"  # the newest problem, for people
         self._config = config
@@ -137,14 +137,14 @@ class ServerLinks:
             return
         self._table, self._offer = table, offer
         self._broken_since = time.monotonic()  # earlier time does not count: nothing needed servers then
-        for link in tuple(self.links.values()):
-            self._forget(link)
-            self._connect(link)
+        for line in tuple(self.lines.values()):
+            self._forget(line)
+            self._connect(line)
 
     @property
     def is_whole(self) -> bool:
         """Every server of the map can be asked."""
-        return self.map is not None and bool(self.links) and all(link.is_ready for link in self.links.values())
+        return self.map is not None and bool(self.lines) and all(line.is_ready for line in self.lines.values())
 
     @property
     def broken_seconds(self) -> float:
@@ -158,24 +158,24 @@ class ServerLinks:
             return 0.0
         return time.monotonic() - max(self._broken_since, self._none_coming_since)
 
-    def ready(self, number: int) -> ServerLink | None:
-        link = self.links.get(number)
-        return link if link is not None and link.is_ready else None
+    def ready(self, number: int) -> ServerLine | None:
+        line = self.lines.get(number)
+        return line if line is not None and line.is_ready else None
 
     def adopt(self, new: ServerMap | None) -> None:
         if new is None or (self.map is not None and new.version <= self.map.version):
             return
         self.map = new
         self._break(new.reason)
-        for number, link in tuple(self.links.items()):
-            if new.server(number) != link.server:
-                self._forget(link)
-                del self.links[number]
+        for number, line in tuple(self.lines.items()):
+            if new.server(number) != line.server:
+                self._forget(line)
+                del self.lines[number]
         for server in new.servers:
-            if server.number not in self.links:
+            if server.number not in self.lines:
                 self.trouble = f"server {server.number} at {server.address} has not answered yet"
-                self.links[server.number] = ServerLink(server)
-                self._connect(self.links[server.number])
+                self.lines[server.number] = ServerLine(server)
+                self._connect(self.lines[server.number])
         self._owner.map_changed()
         self._mend()
         self._thread.changed.notify_all()
@@ -188,15 +188,15 @@ class ServerLinks:
 
     @property
     def sent(self) -> Sent:
-        links, before = tuple(self.links.values()), self._sent_before
+        lines, before = tuple(self.lines.values()), self._sent_before
         return Sent(
-            before.over_network + sum(link.connection.bytes_out for link in links if link.connection is not None),
-            before.by_memory + sum(link.shared for link in links),
+            before.over_network + sum(line.connection.bytes_out for line in lines if line.connection is not None),
+            before.by_memory + sum(line.shared for line in lines),
         )
 
     @property
     def connections(self) -> tuple[Connection, ...]:
-        found = [self._keeper, *(link.connection for link in self.links.values())]
+        found = [self._keeper, *(line.connection for line in self.lines.values())]
         return tuple(connection for connection in found if connection is not None)
 
     # Making connections
@@ -225,19 +225,19 @@ class ServerLinks:
             self._none_coming_since = time.monotonic()
         self._coming = coming
 
-    def _connect(self, link: ServerLink) -> None:
-        is_current = self.links.get(link.server.number) is link
-        if self._is_closed or self._table is None or link.connection is not None or not is_current:
+    def _connect(self, line: ServerLine) -> None:
+        is_current = self.lines.get(line.server.number) is line
+        if self._is_closed or self._table is None or line.connection is not None or not is_current:
             return
         key = Key(job_purpose(self._config.job), self._config.key)
         try:
-            link.connection = Connection.connecting(link.server.address, key, self)
+            line.connection = Connection.connecting(line.server.address, key, self)
         except OSError as error:
-            self._lost(link, error.strerror or str(error))
+            self._lost(line, error.strerror or str(error))
             return
-        link.connection.label = link
-        link.listening = Listening(self._config.silence_limit, time.monotonic())
-        link.send(
+        line.connection.label = line
+        line.listening = Listening(self._config.silence_limit, time.monotonic())
+        line.send(
             ServerHello(
                 version=PARAMETER_VERSION,
                 job=self._config.job,
@@ -245,40 +245,40 @@ class ServerLinks:
                 arena=self._offer if self._config.shares_memory else b"",
             )
         )
-        self._thread.board.add(link.connection)
+        self._thread.board.add(line.connection)
 
-    def _lost(self, link: ServerLink, reason: str) -> None:
-        self._forget(link)
-        self.trouble = f"server {link.server.number} at {link.server.address}: {reason}"
+    def _lost(self, line: ServerLine, reason: str) -> None:
+        self._forget(line)
+        self.trouble = f"server {line.server.number} at {line.server.address}: {reason}"
         self._break(self.trouble)
-        link.tries += 1
-        self._thread.later(min(LONGEST_RETRY, RETRY_SECONDS * link.tries), lambda: self._connect(link))
+        line.tries += 1
+        self._thread.later(min(LONGEST_RETRY, RETRY_SECONDS * line.tries), lambda: self._connect(line))
 
     def _look_for_silence(self) -> None:
         """Give up connections that are silent too long: while an activity waits, or before the server is ready."""
         if self._is_closed:
             return
         now = time.monotonic()
-        for link in tuple(self.links.values()):
-            if link.connection is None or link.listening is None:
+        for line in tuple(self.lines.values()):
+            if line.connection is None or line.listening is None:
                 continue
-            if link.is_ready and not self._owner.is_waiting:
-                link.listening.heard(now)
-            state = link.listening.look(now)
-            if state is Silence.ASK and link.is_ready:
-                link.send(Echo())
+            if line.is_ready and not self._owner.is_waiting:
+                line.listening.heard(now)
+            state = line.listening.look(now)
+            if state is Silence.ASK and line.is_ready:
+                line.send(Echo())
             elif state is Silence.LOST:
-                self._lost(link, f"it has said nothing for {link.listening.limit:g} s")
+                self._lost(line, f"it has said nothing for {line.listening.limit:g} s")
         self._thread.later(min(INTERVAL, self._config.silence_limit / 4), self._look_for_silence)
 
-    def _forget(self, link: ServerLink) -> None:
-        gone, before = 0 if link.connection is None else link.connection.bytes_out, self._sent_before
-        self._sent_before = Sent(before.over_network + gone, before.by_memory + link.shared)
-        if link.connection is not None:
-            link.connection.close()
-        link.connection, link.listening, link.shared = None, None, 0
-        link.is_ready = link.sees_arena = False
-        link.key_lists.clear()
+    def _forget(self, line: ServerLine) -> None:
+        gone, before = 0 if line.connection is None else line.connection.bytes_out, self._sent_before
+        self._sent_before = Sent(before.over_network + gone, before.by_memory + line.shared)
+        if line.connection is not None:
+            line.connection.close()
+        line.connection, line.listening, line.shared = None, None, 0
+        line.is_ready = line.sees_arena = False
+        line.key_lists.clear()
 
     def _break(self, reason: str) -> None:
         self._broken_since = self._broken_since or time.monotonic()
@@ -302,16 +302,16 @@ class ServerLinks:
 
     def room(self, connection: Connection, note: AnyNote, size: int) -> memoryview | None:
         with self._thread.changed:
-            link = connection.label
-            return self._owner.room(link, note, size) if isinstance(link, ServerLink) else None
+            line = connection.label
+            return self._owner.room(line, note, size) if isinstance(line, ServerLine) else None
 
     def arrived(self, connection: Connection, note: AnyNote, payload: memoryview | None) -> None:
         with self._thread.changed:
-            link = connection.label
-            if isinstance(link, ServerLink):
-                if link.connection is connection and link.listening is not None:
-                    link.listening.heard(time.monotonic())
-                    self._heard(link, note, payload)
+            line = connection.label
+            if isinstance(line, ServerLine):
+                if line.connection is connection and line.listening is not None:
+                    line.listening.heard(time.monotonic())
+                    self._heard(line, note, payload)
             elif isinstance(note, GroupNews):
                 self._expect(note.coming)
                 self.adopt(note.map)
@@ -321,29 +321,29 @@ class ServerLinks:
     def closed(self, connection: Connection, reason: str) -> None:
         with self._thread.changed:
             self._count_refusals(connection, reason)
-            link = connection.label
-            if isinstance(link, ServerLink):
-                if link.connection is connection:
-                    self._lost(link, reason)
+            line = connection.label
+            if isinstance(line, ServerLine):
+                if line.connection is connection:
+                    self._lost(line, reason)
             else:
                 self._lost_keeper(reason)
 
-    def _heard(self, link: ServerLink, note: AnyNote, payload: memoryview | None) -> None:
+    def _heard(self, line: ServerLine, note: AnyNote, payload: memoryview | None) -> None:
         if isinstance(note, ServerWelcome):
             assert self._table is not None
-            link.sees_arena = note.sees_arena
-            link.send(Define(request=0, table=self._table))
+            line.sees_arena = note.sees_arena
+            line.send(Define(request=0, table=self._table))
         elif isinstance(note, Defined) and not note.request:
-            link.is_ready, link.tries = True, 0
+            line.is_ready, line.tries = True, 0
             self._mend()
-            self._owner.link_ready(link, note.origin)
+            self._owner.line_ready(line, note.origin)
             self._thread.changed.notify_all()
-        elif isinstance(note, Refusal) and not link.is_ready:
+        elif isinstance(note, Refusal) and not line.is_ready:
             self._refuse(note)
         else:
             if isinstance(note, Moved):
                 self.adopt(note.map)
-            self._owner.heard(link, note, payload)
+            self._owner.heard(line, note, payload)
 
     def _refuse(self, note: Refusal) -> None:
         self.failure = self.failure or ServerRefused(note.reason, kind=note.kind)
@@ -355,7 +355,7 @@ class ServerLinks:
         now = time.monotonic()
         self._refused_since = self._refused_since or now
         if now - self._refused_since > REFUSED_SECONDS and self.failure is None:
-            whom = connection.label.server.address if isinstance(connection.label, ServerLink) else self._config.keeper
+            whom = connection.label.server.address if isinstance(connection.label, ServerLine) else self._config.keeper
             self.failure = Refused(f"the parameter servers ({whom}) turned worker {self._config.worker} away: {reason}")
             self._thread.changed.notify_all()
 

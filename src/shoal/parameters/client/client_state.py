@@ -18,7 +18,7 @@ from shoal.parameters.client.client_ask import Asked, Asking, PullTerms
 from shoal.parameters.client.client_core import ClientCore
 from shoal.parameters.client.client_layout import ClientLayout
 from shoal.parameters.client.client_push import Parcel
-from shoal.parameters.client.client_servers import ServerLink
+from shoal.parameters.client.client_servers import ServerLine
 from shoal.wire.parameter_messages import Part
 
 State = Mapping[str, torch.Tensor | float]  # of one tensor, by name, as in `optimizer.state[parameter]`
@@ -75,9 +75,9 @@ class IncomingState(Asking):
             raise WireError(f"it sends whole states as the codec {note.codec} encodes values")
         return bytes_of(torch.empty(size, dtype=torch.uint8))
 
-    def taken(self, link: ServerLink, asked: Asked, note: Part, payload: memoryview | None) -> bool:
+    def taken(self, line: ServerLine, asked: Asked, note: Part, payload: memoryview | None) -> bool:
         assert self._layout is not None and payload is not None
-        blocks = self._layout.parts[link.server.number].blocks[asked.first : asked.last]
+        blocks = self._layout.parts[line.server.number].blocks[asked.first : asked.last]
         self._parts.append((blocks, note.state, tensor_over(payload)))
         self._wanted.difference_update((asked.server, piece) for piece in asked.pieces)
         return True

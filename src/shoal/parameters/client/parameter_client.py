@@ -89,7 +89,7 @@ class ParameterClient:
         self._pulled = PullMemory()
         _open_clients.add(self)
         self._core.thread.start()
-        self._core.thread.do(self._core.links.start)
+        self._core.thread.do(self._core.lines.start)
 
     # The job's table
 
@@ -102,30 +102,30 @@ class ParameterClient:
     def define(self, table: TableSpec, codec: BlockCodec | None = None) -> bool:
         """Connect to all servers, tell them the table. `codec`: for servers on other machines. True: it has values."""
         core = self._core
-        servers = core.wait_for(lambda: core.links.map)
+        servers = core.wait_for(lambda: core.lines.map)
         with core.thread.changed:
             core.codec = codec
             if core.table is None:
                 core.memory = StagingMemory(table, servers.replicas)
                 core.table = table
-                assert core.links.map is not None
-                core.layout = ClientLayout(table, core.links.map)
-                core.thread.do(partial(core.links.serve, table, core.memory.offer))
+                assert core.lines.map is not None
+                core.layout = ClientLayout(table, core.lines.map)
+                core.thread.do(partial(core.lines.serve, table, core.memory.offer))
             elif core.table.digest != table.digest:
                 raise ShoalError("the table was defined before, and it was another one")
-        core.wait_for(lambda: core.links.is_whole or None)
+        core.wait_for(lambda: core.lines.is_whole or None)
         self._begin_anew()
         return self._run(Defining(core, table))
 
     def await_map(self) -> ServerMap:
         """Wait for the first map; returns the newest one."""
-        return self._core.wait_for(lambda: self._core.links.map)
+        return self._core.wait_for(lambda: self._core.lines.map)
 
     @property
     def server_map(self) -> ServerMap | None:
         """The newest that is known here."""
         with self._core.thread.changed:
-            return self._core.links.map
+            return self._core.lines.map
 
     @property
     def origin(self) -> int | None:
@@ -136,7 +136,7 @@ class ParameterClient:
     @property
     def sent(self) -> Sent:
         with self._core.thread.changed:
-            return self._core.links.sent
+            return self._core.lines.sent
 
     # The ledger
 
@@ -260,7 +260,7 @@ class ParameterClient:
         names = tuple(dict.fromkeys((*order, *layout.names)))
         terms = PullTerms(at_least=at_least, order=names, is_bounded=is_bounded, meetings=self.attended)
         with self._core.thread.changed:
-            self._pulled.tidy({link.arena for link in self._core.links.links.values()})
+            self._pulled.tidy({line.arena for line in self._core.lines.lines.values()})
             self._pull = IncomingPull(self._core, self._pulled, terms)
             self._core.begin(self._pull)
         return self._pull
@@ -290,7 +290,7 @@ class ParameterClient:
 
     def close_in_child(self) -> None:
         """After a fork: the connections are the parent's, and must not stay open in the child."""
-        for connection in self._core.links.connections:
+        for connection in self._core.lines.connections:
             connection.endpoint.close()
 
     # Pieces of the above

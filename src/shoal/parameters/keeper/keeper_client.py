@@ -1,6 +1,6 @@
 """A blocking client of a server group's keeper, for launchers and administrators: one request, one answer.
 
-Not here: servers' and workers' connections to the keeper, which hear of every new map (`keeper_link`,
+Not here: servers' and workers' connections to the keeper, which hear of every new map (`keeper_line`,
 `client_servers`). No torch.
 """
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from shoal.errors import ServerRefused
 from shoal.parameters.relay.relay import Forwarded, RelayHub
-from shoal.parameters.server.space.worker_link import WorkerLink
+from shoal.parameters.server.space.worker_line import WorkerLine
 from shoal.wire.parameter_messages import Relay, RelayJoin
 
 LARGEST_FRAME = 8 * 1024 * 1024  # bytes; workers cut longer ones
@@ -24,8 +24,8 @@ RELAYING = "relaying"  # why a connection is held
 class RelayDesk:
     def __init__(self) -> None:
         self._hub = RelayHub()
-        self._held: dict[WorkerLink, WorkerLink] = {}  # sender -> the receiver that it waits for
-        self._receivers: set[WorkerLink] = set()  # links that were sent something
+        self._held: dict[WorkerLine, WorkerLine] = {}  # sender -> the receiver that it waits for
+        self._receivers: set[WorkerLine] = set()  # lines that were sent something
 
     def room(self, size: int) -> memoryview:
         if size > LARGEST_FRAME:
@@ -34,17 +34,17 @@ class RelayDesk:
             )
         return memoryview(bytearray(size))
 
-    def join(self, link: WorkerLink, note: RelayJoin) -> None:
-        self._deliver(link, self._hub.join(link, link.worker, note))
+    def join(self, line: WorkerLine, note: RelayJoin) -> None:
+        self._deliver(line, self._hub.join(line, line.worker, note))
 
-    def frame(self, link: WorkerLink, note: Relay, payload: memoryview | None) -> None:
+    def frame(self, line: WorkerLine, note: Relay, payload: memoryview | None) -> None:
         if payload is not None:
-            self._deliver(link, self._hub.frame(link, note, payload))
+            self._deliver(line, self._hub.frame(line, note, payload))
 
-    def left(self, link: WorkerLink, reason: str) -> None:
-        self._held.pop(link, None)
-        self._receivers.discard(link)
-        self._deliver(link, self._hub.lost(link, reason))
+    def left(self, line: WorkerLine, reason: str) -> None:
+        self._held.pop(line, None)
+        self._receivers.discard(line)
+        self._deliver(line, self._hub.lost(line, reason))
 
     def relieve(self) -> None:
         """Release the senders whose receivers have caught up."""
@@ -53,17 +53,17 @@ class RelayDesk:
                 del self._held[sender]
                 sender.connection.go_on(RELAYING)
 
-    def _deliver(self, sender: WorkerLink, deliveries: Iterable[Forwarded]) -> None:
+    def _deliver(self, sender: WorkerLine, deliveries: Iterable[Forwarded]) -> None:
         for delivery in deliveries:
-            receiver = delivery.link
-            assert isinstance(receiver, WorkerLink), "links are the workers'"
+            receiver = delivery.line
+            assert isinstance(receiver, WorkerLine), "lines are the workers'"
             receiver.connection.send(delivery.note, delivery.payload)
             self._receivers.add(receiver)
             if receiver is not sender and self._is_piling_up(receiver):
                 self._held[sender] = receiver
                 sender.connection.hold(RELAYING)
 
-    def _is_piling_up(self, receiver: WorkerLink) -> bool:
+    def _is_piling_up(self, receiver: WorkerLine) -> bool:
         unsent = receiver.connection.unsent
         if unsent > PILE_BYTES:
             return True

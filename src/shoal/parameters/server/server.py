@@ -26,12 +26,12 @@ from shoal.parameters.connections.doorway import Doorway
 from shoal.parameters.connections.purposes import SERVER_PURPOSE, job_purpose
 from shoal.parameters.connections.switchboard import Switchboard
 from shoal.parameters.keeper.space_terms import SpaceTerms
-from shoal.parameters.server.keeper_link import KeeperAt, KeeperLink
+from shoal.parameters.server.keeper_line import KeeperAt, KeeperLine
 from shoal.parameters.server.server_figures import Figures, beat_of
 from shoal.parameters.server.server_peers import ServerPeer, ServerPeers
 from shoal.parameters.server.space.background import Background
 from shoal.parameters.server.space.space import Space
-from shoal.parameters.server.space.worker_link import WorkerLink, refuse
+from shoal.parameters.server.space.worker_line import WorkerLine, refuse
 from shoal.transport.connection.handshake import Key
 from shoal.values import Address, ServerMap
 from shoal.wire.keeper_messages import Filled, GroupNews, Intercepted, ServerBeat, SpaceEnd
@@ -57,8 +57,8 @@ LONGEST_TURN = 0.5  # seconds; beats are due as often
 MAX_EARLY = 10_000  # notes for jobs that this server has not heard of yet
 LARGEST_COPY = 1 << 30  # bytes of a ledger
 LONGEST_REASON = 1000  # characters
-LINKS_SHARE = 4  # a job may use 1 / LINKS_SHARE of the files that this process may have open
-FEWEST_LINKS = 32
+LINES_SHARE = 4  # a job may use 1 / LINES_SHARE of the files that this process may have open
+FEWEST_LINES = 32
 
 Between = EntryRecord | Recorded | ViewState | LedgerCopy | Fetch | Fetched | PartialNorm | TotalNorm  # between servers
 
@@ -86,14 +86,14 @@ class ServerLoop:
         self._figures = Figures(self._board)
         self._door = Doorway(Address(config.listen, 0), self._keys, self)
         at = KeeperAt(config.keeper, config.token, config.number)
-        self._keeper = KeeperLink(at, self._door.address, self, self._beat)
+        self._keeper = KeeperLine(at, self._door.address, self, self._beat)
         self._door.on_interception = lambda source: self._keeper.send(Intercepted(source=source))
         self._peers = ServerPeers(config.number, config.token, self, self._connected)
         self._map: ServerMap | None = None
         self._spaces: dict[str, Space] = {}
         self._early: list[tuple[int, Between, memoryview | None]] = []  # for jobs that are not known here yet
         self._closed_updates = 0  # applied for jobs that are over
-        self._most_links = max(FEWEST_LINKS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // LINKS_SHARE)
+        self._most_lines = max(FEWEST_LINES, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // LINES_SHARE)
         self._is_ending = False
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
 
@@ -206,7 +206,7 @@ class ServerLoop:
 
     def room(self, connection: Connection, note: AnyNote, size: int) -> memoryview | None:
         label = connection.label
-        if isinstance(label, WorkerLink):
+        if isinstance(label, WorkerLine):
             space = self._space_of(connection)
             return None if space is None else self._found(space, partial(self._room_of, space, label, note, size))
         if isinstance(label, ServerPeer) and isinstance(note, LedgerCopy) and size <= LARGEST_COPY:
@@ -218,7 +218,7 @@ class ServerLoop:
 
     def arrived(self, connection: Connection, note: AnyNote, payload: memoryview | None) -> None:
         label = connection.label
-        if isinstance(label, WorkerLink):
+        if isinstance(label, WorkerLine):
             if isinstance(note, Echo):
                 connection.send(note)
             else:
@@ -242,7 +242,7 @@ class ServerLoop:
             self._keeper.lost(reason)
         elif isinstance(label, ServerPeer):
             self._peers.lost(label, connection)
-        elif isinstance(label, WorkerLink):
+        elif isinstance(label, WorkerLine):
             space = self._space_of(connection)
             if space is not None:
                 self._within(space, space.desk.left, connection, reason)
@@ -272,43 +272,43 @@ class ServerLoop:
     def _welcome(self, connection: Connection, hello: ServerHello) -> None:
         space = self._spaces[hello.job]
         try:
-            self._check_links(space)
-            link = WorkerLink(connection, hello, sum(link.mapped for link in space.desk.links.values()))
+            self._check_lines(space)
+            line = WorkerLine(connection, hello, sum(line.mapped for line in space.desk.lines.values()))
         except ServerRefused as refusal:
             connection.send(Refusal(kind=refusal.kind, reason=str(refusal)))
             connection.end()
             return
-        connection.label = link
+        connection.label = line
         connection.party, connection.bodies = space.job, space.desk.bodies
         connection.expect(MAX_BODY_BYTES)
         connection.pauses = True
-        space.desk.links[connection] = link
+        space.desk.lines[connection] = line
         view = 0 if self._map is None else self._map.version
-        connection.send(ServerWelcome(server=self.number, view=view, sees_arena=link.arena is not None))
+        connection.send(ServerWelcome(server=self.number, view=view, sees_arena=line.arena is not None))
 
     def _space_of(self, connection: Connection) -> Space | None:
-        return next((space for space in self._spaces.values() if connection in space.desk.links), None)
+        return next((space for space in self._spaces.values() if connection in space.desk.lines), None)
 
     def _heard_worker(
-        self, connection: Connection, link: WorkerLink, note: AnyNote, payload: memoryview | None
+        self, connection: Connection, line: WorkerLine, note: AnyNote, payload: memoryview | None
     ) -> None:
         self._figures.request()
         space = self._space_of(connection)
         if space is not None:
-            self._within(space, self._ask, space, link, note, payload)
+            self._within(space, self._ask, space, line, note, payload)
 
-    def _ask(self, space: Space, link: WorkerLink, note: AnyNote, payload: memoryview | None) -> None:
+    def _ask(self, space: Space, line: WorkerLine, note: AnyNote, payload: memoryview | None) -> None:
         try:
-            space.desk.heard(link, note, payload)
+            space.desk.heard(line, note, payload)
         except ServerRefused as refusal:
-            refuse(link, refusal, getattr(note, "request", 0))
+            refuse(line, refusal, getattr(note, "request", 0))
 
-    def _room_of(self, space: Space, link: WorkerLink, note: AnyNote, size: int) -> memoryview | None:
+    def _room_of(self, space: Space, line: WorkerLine, note: AnyNote, size: int) -> memoryview | None:
         """Where a worker's bytes go; None: they are read and thrown away."""
         try:
-            return space.desk.room(link, note, size)
+            return space.desk.room(line, note, size)
         except ServerRefused as refusal:
-            refuse(link, refusal, 0)
+            refuse(line, refusal, 0)
             return None
 
     def _found(self, space: Space, look: Callable[[], memoryview | None]) -> memoryview | None:
@@ -317,11 +317,11 @@ class ServerLoop:
         self._within(space, lambda: found.append(look()))
         return found[0] if found else None
 
-    def _check_links(self, space: Space) -> None:
+    def _check_lines(self, space: Space) -> None:
         """If there are several jobs, each must leave file descriptors for the others."""
-        if len(self._spaces) > 1 and len(space.desk.links) >= self._most_links:
+        if len(self._spaces) > 1 and len(space.desk.lines) >= self._most_lines:
             raise ServerRefused(
-                f"job {space.job} has {len(space.desk.links)} connections to server {self.number}, a quarter of what "
+                f"job {space.job} has {len(space.desk.lines)} connections to server {self.number}, a quarter of what "
                 "it may have open: start the servers with a higher limit of open files (ulimit -n)",
                 kind="bad-request",
             )

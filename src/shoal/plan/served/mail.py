@@ -32,34 +32,34 @@ class Mail:
         self._due[source, target] = due
         self.time.at(due, lambda: target.do(action))
 
-    def send_by_link(self, source: Process, target: Process, action: Action) -> None:
+    def send_by_line(self, source: Process, target: Process, action: Action) -> None:
         """Send between servers; the message is lost if there is no connection or if it breaks meanwhile."""
-        link = frozenset((source, target))
-        made = self._made.get(link, 0)
-        if made and link not in self._down:
-            self.send(source, target, lambda: action() if self._made[link] == made else None)
+        line = frozenset((source, target))
+        made = self._made.get(line, 0)
+        if made and line not in self._down:
+            self.send(source, target, lambda: action() if self._made[line] == made else None)
 
     def connect(self, one: Process, other: Process) -> None:
         """Make a new connection; both sides hear of it."""
-        link = frozenset((one, other))
-        self._made[link] = self._made.get(link, 0) + 1
-        self._down.discard(link)
+        line = frozenset((one, other))
+        self._made[line] = self._made.get(line, 0) + 1
+        self._down.discard(line)
         for here, there in ((one, other), (other, one)):
-            self.send_by_link(there, here, partial(self.on_connected, here, there))
+            self.send_by_line(there, here, partial(self.on_connected, here, there))
 
     def is_up(self, one: Process, other: Process) -> bool:
-        link = frozenset((one, other))
-        return link in self._made and link not in self._down
+        line = frozenset((one, other))
+        return line in self._made and line not in self._down
 
     def was_made(self, one: Process, other: Process) -> bool:
         return frozenset((one, other)) in self._made
 
     def cut(self, one: Process, other: Process, seconds: float) -> None:
         """Break the connection; it is made again after that many seconds."""
-        link = frozenset((one, other))
+        line = frozenset((one, other))
         if self.is_up(one, other):
-            self._made[link] += 1
-            self._down.add(link)
+            self._made[line] += 1
+            self._down.add(line)
             self.time.after(seconds, lambda: self.connect(one, other))
 
 

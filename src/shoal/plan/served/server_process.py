@@ -201,7 +201,7 @@ class ServerProcess(Process):
         target = self._around.servers[send.server]
         if isinstance(send.note, LedgerCopy):
             self._around.histories[send.payload] = dict(self.sequencer.log)
-        self._around.mail.send_by_link(self, target, lambda: target.hear(self.number, send))
+        self._around.mail.send_by_line(self, target, lambda: target.hear(self.number, send))
 
     def _apply(self, number: int, pushes: tuple[PushId, ...]) -> None:
         for push in pushes:

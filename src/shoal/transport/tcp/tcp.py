@@ -24,7 +24,7 @@ from shoal.transport.tcp.later import LONGEST_RETRY, RETRY_SECONDS, LaterConnect
 from shoal.transport.tcp.tcp_handshake import OutgoingConnection, PeerHello
 from shoal.transport.tcp.tcp_listener import PeerListener
 from shoal.transport.tcp.tcp_mesh import CLOSED, TcpMesh
-from shoal.transport.tcp.tcp_stream import Links
+from shoal.transport.tcp.tcp_stream import Lines
 from shoal.values import Generation, Unreached
 
 __all__ = ["PeerListener", "TcpMesh", "connect_all", "connect_mesh"]
@@ -51,9 +51,9 @@ def connect_mesh(
     """
     connections = connect_all(listener, generation, rank, token, timeout, peers=peers)
     workers = {member.rank: member.worker for member in generation.members}
-    links = Links(listener.silence_limit, listener.faults, workers)
+    lines = Lines(listener.silence_limit, listener.faults, workers)
     is_full = len(connections) == generation.size - 1
-    return TcpMesh(rank, connections, links, None if is_full else LaterConnections(listener, generation, rank, timeout))
+    return TcpMesh(rank, connections, lines, None if is_full else LaterConnections(listener, generation, rank, timeout))
 
 
 def connect_all(

@@ -31,7 +31,7 @@ from shoal.transport.mesh.stream_ending import (
     unpack_ending,
 )
 from shoal.transport.tcp.later import LaterConnections
-from shoal.transport.tcp.tcp_stream import UNREACHABLE, Links, Stream
+from shoal.transport.tcp.tcp_stream import UNREACHABLE, Lines, Stream
 from shoal.values import Unreached
 
 CLOSED = select.POLLRDHUP | select.POLLHUP | select.POLLERR
@@ -49,17 +49,17 @@ _NOTHING = memoryview(b"")
 
 class TcpMesh(Mesh):
     def __init__(
-        self, rank: int, connections: Mapping[int, Endpoint], links: Links, later: LaterConnections | None = None
+        self, rank: int, connections: Mapping[int, Endpoint], lines: Lines, later: LaterConnections | None = None
     ) -> None:
         """`connections`: one per other rank, or per peer that this rank begins with; `later` makes the others. All
         belong to the mesh from now on."""
         self.rank = rank
-        self.size = len(links.workers)
+        self.size = len(lines.workers)
         self.bytes_sent = 0
         self.idle_seconds = 0.0
         # Called from any thread, after the mesh has failed, with a rank whose machine does not answer; more may follow.
         self.on_silence: Callable[[int], None] | None = None
-        self._links = links
+        self._lines = lines
         self._looked = time.monotonic()  # when this mesh last checked whether the peers' machines answer
         self._later = later
         self._streams: list[Stream] = []
@@ -142,7 +142,7 @@ class TcpMesh(Mesh):
         is busy or stopped. So this waits only for machines that already owe an answer, until the answer comes, the
         limit is over, or `is_over` says that nobody needs the result.
         """
-        limit = self._links.silence_limit
+        limit = self._lines.silence_limit
         is_told = False
         while True:
             with self._guard:
@@ -179,13 +179,13 @@ class TcpMesh(Mesh):
         whoever decides which ranks go on has to know all pairs that cannot reach each other."""
         if self._later is None or self._last_words is None or not self._last_words.cut:
             return []
-        return self._later.unanswered(known, ASK_SHARE * self._links.silence_limit, is_over)
+        return self._later.unanswered(known, ASK_SHARE * self._lines.silence_limit, is_over)
 
     def sever(self, worker: int | None) -> None:
         """From any thread: cut the link to a worker, or all links, on purpose. Both ends see a lost connection."""
         with self._guard:
             for stream in () if self._closed else self._streams:
-                if worker in (None, self._links.workers[stream.peer]):
+                if worker in (None, self._lines.workers[stream.peer]):
                     stream.shut(socket.SHUT_RDWR)
 
     def close(self) -> None:
@@ -219,7 +219,7 @@ class TcpMesh(Mesh):
     def _add(self, peer: int, connection: Endpoint) -> Stream:
         stream = Stream(peer, connection)
         connection.setblocking(False)
-        silence.watch(connection, self._links.silence_limit)
+        silence.watch(connection, self._lines.silence_limit)
         with self._guard:
             self._streams.append(stream)
             self._by_descriptor[connection.fileno()] = stream
@@ -269,7 +269,7 @@ class TcpMesh(Mesh):
         try:
             with self._guard:
                 self._raise_failure()
-                if not self._links.faults.is_set:
+                if not self._lines.faults.is_set:
                     return stream.outgoing.push(stream.endpoint, SEND_BYTES) > 0
                 return self._push_slowly(stream)
         except OSError as error:
@@ -281,7 +281,7 @@ class TcpMesh(Mesh):
     def _push_slowly(self, stream: Stream) -> bool:
         """Send while faults are set, perhaps on this link."""
         wanted = min(SEND_BYTES, stream.outgoing.size)
-        most = self._links.faults.allowance(self._links.workers[stream.peer], wanted)
+        most = self._lines.faults.allowance(self._lines.workers[stream.peer], wanted)
         stream.held = most < wanted
         return most > 0 and stream.outgoing.push(stream.endpoint, most) > 0
 
@@ -328,7 +328,7 @@ class TcpMesh(Mesh):
 
     def _look_for_silence(self) -> None:
         for stream in self._streams:
-            if stream.ending is None and silence.unanswered(stream.endpoint) >= self._links.silence_limit:
+            if stream.ending is None and silence.unanswered(stream.endpoint) >= self._lines.silence_limit:
                 stream.ending = SILENT
                 self._lose(awaited=stream)
 

@@ -19,7 +19,7 @@ UNREACHABLE = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH)
 
 
 @dataclass(frozen=True)
-class Links:
+class Lines:
     """What is known of the connections between this worker and its peers."""
 
     silence_limit: float  # seconds after which a connection whose packets vanish counts as cut

@@ -415,7 +415,7 @@ def test_a_client_that_is_closed_while_its_thread_sends_ends_without_a_fault(mon
         core = client._core
 
         def wait_and_take(queue: SendQueue[Any]) -> list[Any]:
-            if any(connection._queue is queue for connection in core.links.connections):
+            if any(connection._queue is queue for connection in core.lines.connections):
                 is_sending.set()
                 assert may_go_on.wait(20)
             return take_gone(queue)

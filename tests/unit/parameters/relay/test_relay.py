@@ -20,7 +20,7 @@ def sent(data: bytes) -> memoryview:
 
 
 def lost(deliveries: tuple[Forwarded, ...]) -> list[tuple[object, int]]:
-    return [(each.link, each.note.peer) for each in deliveries if isinstance(each.note, RelayLost)]
+    return [(each.line, each.note.peer) for each in deliveries if isinstance(each.note, RelayLost)]
 
 
 def test_bytes_go_to_a_member_that_has_joined_under_the_senders_number() -> None:
@@ -28,7 +28,7 @@ def test_bytes_go_to_a_member_that_has_joined_under_the_senders_number() -> None
     assert hub.join("a", 3, joining()) == ()
     assert hub.join("b", 5, joining()) == ()
     (only,) = hub.frame("a", Relay(generation=1, peer=5), sent(b"x"))
-    assert (only.link, only.note, bytes(only.payload or b"")) == ("b", Relay(generation=1, peer=3), b"x")
+    assert (only.line, only.note, bytes(only.payload or b"")) == ("b", Relay(generation=1, peer=3), b"x")
 
 
 @given(st.lists(st.tuples(st.sampled_from([3, 5]), st.binary(max_size=5)), max_size=30), st.integers(0, 30))
@@ -49,7 +49,7 @@ def test_whenever_the_receiver_joins_it_gets_each_senders_bytes_in_order(
         assert [bytes(each.payload or b"") for each in got if each.note.peer == sender] == [
             data for source, data in frames if source == sender
         ]
-    assert {each.link for each in got} <= {8}
+    assert {each.line for each in got} <= {8}
     assert hub.waiting_bytes == 0
 
 
@@ -80,7 +80,7 @@ def test_a_newer_link_of_a_member_replaces_the_older_whose_end_is_no_loss() -> N
     hub.join("b", 5, joining())
     hub.join("a2", 3, joining())
     assert hub.lost("a", "closed") == ()
-    assert hub.frame("b", Relay(generation=1, peer=3), sent(b"x"))[0].link == "a2"
+    assert hub.frame("b", Relay(generation=1, peer=3), sent(b"x"))[0].line == "a2"
 
 
 def test_too_much_for_one_that_has_not_joined_loses_it_for_the_sender() -> None:

@@ -18,14 +18,14 @@ from shoal.parameters import texts
 from shoal.parameters.blocks.block_codec import EncodedBlocks
 from shoal.parameters.ledger.effects import MayRead
 from shoal.parameters.server.space.job_state import JobState
-from shoal.parameters.server.space.worker_link import WorkerLink, refuse, send_elsewhere
+from shoal.parameters.server.space.worker_line import WorkerLine, refuse, send_elsewhere
 from shoal.parameters.server.updates.holding import Holding
 from shoal.wire.parameter_messages import Held, Part, Pull
 
 
 @dataclass
 class _Waiting:
-    link: WorkerLink
+    line: WorkerLine
     note: Pull
     unit: int
     at_least: int  # entry that must be in the unit
@@ -41,18 +41,18 @@ class PullDesk:
     def __init__(self, state: JobState) -> None:
         self._state = state
         self._waiting: dict[int, list[_Waiting]] = {}  # by unit
-        self._counts: Counter[WorkerLink] = Counter()  # waiting pulls
-        self._full: dict[WorkerLink, list[_Waiting]] = {}  # wait only because their connection has too much unsent
+        self._counts: Counter[WorkerLine] = Counter()  # waiting pulls
+        self._full: dict[WorkerLine, list[_Waiting]] = {}  # wait only because their connection has too much unsent
 
-    def ask(self, link: WorkerLink, note: Pull) -> None:
+    def ask(self, line: WorkerLine, note: Pull) -> None:
         """`ServerRefused`: the request is invalid."""
         holding = self._state.holding
         if holding is None or not self._state.is_current(note.view):
-            send_elsewhere(link, note.request, self._state)
+            send_elsewhere(line, note.request, self._state)
             return
-        link.knows(note.keys)
+        line.knows(note.keys)
         if note.keys != holding.keys:
-            send_elsewhere(link, note.request, self._state)
+            send_elsewhere(line, note.request, self._state)
             return
         if not 0 <= note.first < note.last <= len(holding.layout.blocks):
             raise ServerRefused(
@@ -63,24 +63,24 @@ class PullDesk:
         unit = holding.layout.unit_of(note.first)
         if note.last > holding.layout.units[unit].last:
             raise ServerRefused(f"blocks {note.first} to {note.last} are in several units", kind="bad-request")
-        if self._counts[link] > FEWEST_WAITING + WAITING_PER_BLOCK * len(holding.layout.blocks):
-            raise ServerRefused(f"{self._counts[link]} pulls of worker {link.worker} wait already", kind="bad-request")
-        waiting = _Waiting(link, note, unit, note.at_least)
+        if self._counts[line] > FEWEST_WAITING + WAITING_PER_BLOCK * len(holding.layout.blocks):
+            raise ServerRefused(f"{self._counts[line]} pulls of worker {line.worker} wait already", kind="bad-request")
+        waiting = _Waiting(line, note, unit, note.at_least)
         if not self._try(holding, waiting):
             self._waiting.setdefault(unit, []).append(waiting)
-            self._counts[link] += 1
+            self._counts[line] += 1
 
-    def forget(self, link: WorkerLink) -> None:
+    def forget(self, line: WorkerLine) -> None:
         for unit, several in tuple(self._waiting.items()):
-            self._waiting[unit] = [waiting for waiting in several if waiting.link is not link]
-        self._full.pop(link, None)
-        del self._counts[link]
+            self._waiting[unit] = [waiting for waiting in several if waiting.line is not line]
+        self._full.pop(line, None)
+        del self._counts[line]
 
     def relieve(self) -> None:
         """Answer pulls whose connections have room again."""
         holding = self._state.holding
-        for link in [link for link in self._full if link.connection.unsent < OUTPUT_BYTES // 2]:
-            for waiting in self._full.pop(link) if holding is not None else ():
+        for line in [line for line in self._full if line.connection.unsent < OUTPUT_BYTES // 2]:
+            for waiting in self._full.pop(line) if holding is not None else ():
                 self._look_again(waiting)
 
     def look(self) -> None:
@@ -95,40 +95,40 @@ class PullDesk:
 
     def _look_again(self, waiting: _Waiting) -> None:
         assert self._state.holding is not None, "it is looked at where there is one"
-        self._counts[waiting.link] -= 1
+        self._counts[waiting.line] -= 1
         if not self._try(self._state.holding, waiting):
             self._waiting.setdefault(waiting.unit, []).append(waiting)
-            self._counts[waiting.link] += 1
+            self._counts[waiting.line] += 1
 
     def _try(self, holding: Holding, waiting: _Waiting) -> bool:
         """False: the pull has to wait for entries or clocks."""
-        note, link, state = waiting.note, waiting.link, self._state
+        note, line, state = waiting.note, waiting.line, self._state
         if note.view != holding.view:
-            send_elsewhere(link, note.request, state)
+            send_elsewhere(line, note.request, state)
             return True
         if not waiting.is_due and self._look_at_clocks(waiting) is MayRead.MEET:
             assert state.sequencer.ledger is not None, "it has clocks"
             meetings, calling = state.sequencer.ledger.meetings, state.sequencer.ledger.calling
-            link.connection.send(Held(request=note.request, meetings=meetings, calling=calling))
+            line.connection.send(Held(request=note.request, meetings=meetings, calling=calling))
             return True
         if not waiting.is_due or state.queue.unit_applied(waiting.unit, state.newest) < waiting.at_least:
             return False
         if holding.lacks_for_reader(note.first, note.last):
             reason = texts.values_missing(state.server, state.job)
-            refuse(link, ServerRefused(reason, kind="lost"), note.request)
+            refuse(line, ServerRefused(reason, kind="lost"), note.request)
         elif self._is_full(waiting):
-            self._full.setdefault(link, []).append(waiting)
-            self._counts[link] += 1
+            self._full.setdefault(line, []).append(waiting)
+            self._counts[line] += 1
         else:
             self._answer(holding, waiting)
         return True
 
     def _is_full(self, waiting: _Waiting) -> bool:
         """Too much is unsent on its connection, or on its job's. Answers without bytes never wait for that."""
-        note, link = waiting.note, waiting.link
-        if link.arena is not None and not (note.by_value or note.with_state):
+        note, line = waiting.note, waiting.line
+        if line.arena is not None and not (note.by_value or note.with_state):
             return False
-        unsent = link.connection.unsent
+        unsent = line.connection.unsent
         if unsent > OUTPUT_BYTES:
             return True
         return unsent > 0 and sum(other.connection.unsent for other in self._counts) > JOB_OUTPUT_BYTES
@@ -140,14 +140,14 @@ class PullDesk:
             return MayRead.NOW
         if ledger.number < note.at_least:
             return MayRead.WAIT  # the worker's own clock is not up to date here
-        reading = ledger.may_read(waiting.link.worker, note.meetings)
+        reading = ledger.may_read(waiting.line.worker, note.meetings)
         if reading is MayRead.NOW:
             # The clocks count every entry of the ledger, so all of its entries must be in the values.
             waiting.is_due, waiting.at_least = True, max(waiting.at_least, ledger.number)
         return reading
 
     def _answer(self, holding: Holding, waiting: _Waiting) -> None:
-        note, link, queue = waiting.note, waiting.link, self._state.queue
+        note, line, queue = waiting.note, waiting.line, self._state.queue
         part = Part(
             request=note.request,
             first=note.first,
@@ -158,17 +158,17 @@ class PullDesk:
         if note.with_state:
             blocks = holding.layout.blocks[note.first : note.last]
             state, payload = holding.shard.extract(blocks)
-            link.connection.send(msgspec.structs.replace(part, state=state), payload)
-        elif note.by_value or link.arena is None:
+            line.connection.send(msgspec.structs.replace(part, state=state), payload)
+        elif note.by_value or line.arena is None:
             encoded = self._encoded(holding, note)
             if encoded is None:
-                link.connection.send(part, holding.shard.read(note.first, note.last), key=waiting.unit)
+                line.connection.send(part, holding.shard.read(note.first, note.last), key=waiting.unit)
             else:
                 part = msgspec.structs.replace(part, codec=note.codec, lengths=encoded.lengths)
-                link.connection.send(part, encoded.data)
+                line.connection.send(part, encoded.data)
         else:
             memory = holding.shard.memory
-            link.connection.send(
+            line.connection.send(
                 msgspec.structs.replace(
                     part,
                     place=memory.place(holding.layout.offset(note.first)),

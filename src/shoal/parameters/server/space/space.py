@@ -187,7 +187,7 @@ class Space:
         ledger, holding = self.state.sequencer.ledger, self.state.holding
         if ledger is None or holding is None or ledger.workers == self._members:
             return
-        connected = {link.worker for link in self.desk.links.values()}
+        connected = {line.worker for line in self.desk.lines.values()}
         gone = set(self._members) - set(ledger.workers) - connected
         self._members = ledger.workers
         for push in holding.staging.all():

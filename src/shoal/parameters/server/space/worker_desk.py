@@ -19,7 +19,7 @@ from shoal.parameters.relay.relay_desk import RelayDesk
 from shoal.parameters.server.space.job_state import JobState
 from shoal.parameters.server.space.pull_desk import PullDesk
 from shoal.parameters.server.space.stage_desk import StageDesk
-from shoal.parameters.server.space.worker_link import WorkerLink, refuse, send_elsewhere
+from shoal.parameters.server.space.worker_line import WorkerLine, refuse, send_elsewhere
 from shoal.parameters.server.updates.update_rules import check_terms
 from shoal.wire.ledger_entries import AnyAnswer, AnyEntry, Assign, Begin, Proposal, Push
 from shoal.wire.parameter_messages import (
@@ -53,91 +53,91 @@ class Orders:
 
 class WorkerDesk:
     def __init__(self, state: JobState, orders: Orders) -> None:
-        self.links: dict[Connection, WorkerLink] = {}
+        self.lines: dict[Connection, WorkerLine] = {}
         self.bodies = LargeBodies()
         self._state = state
         self._orders = orders
         self.staging = StageDesk(state, orders.discard)
         self._pulls = PullDesk(state)
         self._relay = RelayDesk()
-        self._defines: list[tuple[WorkerLink, Define]] = []  # unanswered: map not begun, or table being laid out
-        self._proposers: dict[int, WorkerLink] = {}  # by worker: the connection that it proposed on last
-        self._hasty: set[WorkerLink] = set()  # held, as their workers propose faster than servers record
+        self._defines: list[tuple[WorkerLine, Define]] = []  # unanswered: map not begun, or table being laid out
+        self._proposers: dict[int, WorkerLine] = {}  # by worker: the connection that it proposed on last
+        self._hasty: set[WorkerLine] = set()  # held, as their workers propose faster than servers record
 
     # From the server
 
-    def room(self, link: WorkerLink, note: AnyNote, size: int) -> memoryview | None:
+    def room(self, line: WorkerLine, note: AnyNote, size: int) -> memoryview | None:
         if isinstance(note, Stage):
             self._check_room()
-            return self.staging.room(link, note, size)
+            return self.staging.room(line, note, size)
         if isinstance(note, Relay):
             return self._relay.room(size)
         raise ServerRefused(
             f"{type(note).__name__} comes with {size} raw bytes; it should have none", kind="bad-request"
         )
 
-    def heard(self, link: WorkerLink, note: AnyNote, payload: memoryview | None) -> None:
+    def heard(self, line: WorkerLine, note: AnyNote, payload: memoryview | None) -> None:
         if not isinstance(note, Relay | RelayJoin):  # after a refusal, workers must still be able to tell each other
             self._check_room()
         if isinstance(note, Stage):
-            self.staging.staged(link, note, payload)
+            self.staging.staged(line, note, payload)
         elif isinstance(note, Pull):
-            self._pulls.ask(link, note)
+            self._pulls.ask(line, note)
         elif isinstance(note, Propose):
-            self._take_proposal(link, note)
+            self._take_proposal(line, note)
         elif isinstance(note, StageEnd):
-            self.staging.end(link, note)
+            self.staging.end(line, note)
         elif isinstance(note, Discard):
-            self.staging.discard(link, note)
+            self.staging.discard(line, note)
         elif isinstance(note, Define):
-            self._defines.append((link, note))
+            self._defines.append((line, note))
             self._answer_defines()
         elif isinstance(note, KeyList):
-            self._learn(link, note)
+            self._learn(line, note)
         elif isinstance(note, Relay):
-            self._relay.frame(link, note, payload)
+            self._relay.frame(line, note, payload)
         elif isinstance(note, RelayJoin):
-            self._relay.join(link, note)
+            self._relay.join(line, note)
         else:
             raise ServerRefused(f"{type(note).__name__} is nothing that a worker tells a server", kind="bad-request")
 
     def left(self, connection: Connection, reason: str) -> None:
         """Drop what was staged in part. A whole push may have been proposed: the ledger decides about it."""
-        link = self.links.pop(connection, None)
-        if link is None:
+        line = self.lines.pop(connection, None)
+        if line is None:
             return
-        self._hasty.discard(link)
-        self._relay.left(link, reason)
-        self._pulls.forget(link)
-        self._defines = [(other, note) for other, note in self._defines if other is not link]
-        if self._proposers.get(link.worker) is link:
-            del self._proposers[link.worker]
-        self.staging.left(link)
-        link.close()
+        self._hasty.discard(line)
+        self._relay.left(line, reason)
+        self._pulls.forget(line)
+        self._defines = [(other, note) for other, note in self._defines if other is not line]
+        if self._proposers.get(line.worker) is line:
+            del self._proposers[line.worker]
+        self.staging.left(line)
+        line.close()
 
     def close(self) -> None:
-        for connection in tuple(self.links):
+        for connection in tuple(self.lines):
             self.left(connection, "the job is over")
             connection.end()
 
     # From the space
 
     def answer(self, worker: int, answer: AnyAnswer) -> None:
-        if (link := self._proposers.get(worker)) is not None:
-            link.connection.send(Answered(answer=answer))
+        if (line := self._proposers.get(worker)) is not None:
+            line.connection.send(Answered(answer=answer))
 
     def refuse(self, refusal: ServerRefused) -> None:
         """Refuse everything that the workers wait for."""
-        for link in self.links.values():
-            refuse(link, refusal, 0)
+        for line in self.lines.values():
+            refuse(line, refusal, 0)
 
     def redirect(self, worker: int, request: int) -> None:
-        if (link := self._proposers.get(worker)) is not None:
-            send_elsewhere(link, request, self._state)
+        if (line := self._proposers.get(worker)) is not None:
+            send_elsewhere(line, request, self._state)
 
     def detach(self, unit: int) -> None:
         """The unit's bytes are about to change: copy what is still unsent of them."""
-        for connection in self.links:
+        for connection in self.lines:
             connection.detach(unit)
 
     def look(self) -> None:
@@ -154,8 +154,8 @@ class WorkerDesk:
         self._pulls.relieve()
         if self._hasty and self._state.sequencer.pending <= MOST_PENDING // 2:
             hasty, self._hasty = self._hasty, set()
-            for link in hasty:
-                link.connection.go_on(PROPOSING)
+            for line in hasty:
+                line.connection.go_on(PROPOSING)
 
     def _check_room(self) -> None:
         if self._state.end is not None:
@@ -167,20 +167,20 @@ class WorkerDesk:
         if not self._defines or not self._state.is_begun:
             return
         defines, self._defines = self._defines, []
-        for link, note in defines:
+        for line, note in defines:
             try:
                 if not self._orders.define(note.table):
-                    self._defines.append((link, note))
+                    self._defines.append((line, note))
                     continue
             except ServerRefused as refusal:
-                refuse(link, refusal, note.request)
+                refuse(line, refusal, note.request)
                 continue
             ledger = self._state.sequencer.ledger
             assert ledger is not None, "the map has begun"
             told = Defined(request=note.request, has_values=ledger.has_values, origin=ledger.origin)
-            link.connection.send(told)
+            line.connection.send(told)
 
-    def _learn(self, link: WorkerLink, note: KeyList) -> None:
+    def _learn(self, line: WorkerLine, note: KeyList) -> None:
         table = self._state.table
         if table is None:
             raise ServerRefused(f"job {self._state.job} has no table yet: define it first", kind="bad-request")
@@ -188,25 +188,25 @@ class WorkerDesk:
             raise ServerRefused("a list of keys names blocks that no table has", kind="bad-request")
         if note.digest != keys_digest(table.digest, note.blocks):
             raise ServerRefused("a list of keys has another digest than it is sent with", kind="bad-request")
-        link.learn(note)
+        line.learn(note)
 
     # Proposals and values
 
-    def _take_proposal(self, link: WorkerLink, note: Propose) -> None:
+    def _take_proposal(self, line: WorkerLine, note: Propose) -> None:
         entry = note.entry
-        if isinstance(entry, Begin) or entry.worker != link.worker:
-            raise ServerRefused(f"worker {link.worker} proposes what is not its to propose", kind="bad-request")
-        self._proposers[link.worker] = link
-        if not self._is_known(link.worker, entry.request):
+        if isinstance(entry, Begin) or entry.worker != line.worker:
+            raise ServerRefused(f"worker {line.worker} proposes what is not its to propose", kind="bad-request")
+        self._proposers[line.worker] = line
+        if not self._is_known(line.worker, entry.request):
             try:
                 self._check_proposal(entry)
             except ServerRefused as refusal:
-                refuse(link, refusal, entry.request)
+                refuse(line, refusal, entry.request)
                 return
         self._orders.propose(entry, note.view)
-        if self._state.sequencer.pending > MOST_PENDING and link not in self._hasty:
-            self._hasty.add(link)
-            link.connection.hold(PROPOSING)
+        if self._state.sequencer.pending > MOST_PENDING and line not in self._hasty:
+            self._hasty.add(line)
+            line.connection.hold(PROPOSING)
 
     def _check_proposal(self, entry: Proposal) -> None:
         """Called before the entry is numbered: every server has to apply what is in the ledger."""

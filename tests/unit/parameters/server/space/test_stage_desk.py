@@ -12,7 +12,7 @@ from shoal.parameters.connections.connection import Connection
 from shoal.parameters.ledger.ledger import Ledger
 from shoal.parameters.server.space.job_state import JobState
 from shoal.parameters.server.space.stage_desk import StageDesk
-from shoal.parameters.server.space.worker_link import WorkerLink
+from shoal.parameters.server.space.worker_line import WorkerLine
 from shoal.parameters.server.updates.holding import Holding, plan_of
 from shoal.wire.note import PARAMETER_VERSION, Note
 from shoal.wire.parameter_messages import KeyList, ServerHello, Stage, StageDone, StageEnd
@@ -54,8 +54,8 @@ class Worker:
         self.ear = Ear()
         self._desk, self._holding = desk, state.holding
         hello = ServerHello(version=PARAMETER_VERSION, job="job", worker=3)
-        self.link = WorkerLink(cast("Connection", self.ear), hello)
-        self.link.learn(KeyList(digest=self._holding.keys, blocks=self._holding.layout.blocks))
+        self.line = WorkerLine(cast("Connection", self.ear), hello)
+        self.line.learn(KeyList(digest=self._holding.keys, blocks=self._holding.layout.blocks))
 
     def note(self, unit: int) -> Stage:
         found = self._holding.layout.units[unit]
@@ -63,17 +63,17 @@ class Worker:
 
     def begin(self, unit: int) -> Any:
         """The server has read the head of the message."""
-        return self._desk.room(self.link, self.note(unit), self._holding.layout.units[unit].size)
+        return self._desk.room(self.line, self.note(unit), self._holding.layout.units[unit].size)
 
     def stage(self, unit: int, value: int) -> None:
         room = self.begin(unit)
         if room is not None:
             room[:] = bytes([value]) * len(room)
-        self._desk.staged(self.link, self.note(unit), room)
+        self._desk.staged(self.line, self.note(unit), room)
 
     def end(self) -> list[Note]:
         size = self._holding.layout.size
-        self._desk.end(self.link, StageEnd(request=5, push=PUSH, view=1, size=size))
+        self._desk.end(self.line, StageEnd(request=5, push=PUSH, view=1, size=size))
         return self.ear.sent
 
 
@@ -83,12 +83,12 @@ def test_a_worker_that_connects_anew_begins_again_though_its_old_connection_seem
     old.stage(0, 1)
     half = old.begin(1)
     new.stage(0, 2)
-    desk.staged(old.link, old.note(1), half)  # what was on its way there comes late
+    desk.staged(old.line, old.note(1), half)  # what was on its way there comes late
     old.stage(1, 1)
     assert old.end() == []
     new.stage(1, 2)
     assert [type(note) for note in new.end()] == [StageDone]
-    desk.left(old.link)
+    desk.left(old.line)
     assert state.holding is not None
     staged = state.holding.staging.find(PUSH)
     assert staged is not None and staged.is_complete

@@ -35,7 +35,7 @@ class KeeperAt:
     number: int  # of this server
 
 
-class KeeperLink:
+class KeeperLine:
     """Driven by `tend`, which the server calls in every turn."""
 
     def __init__(self, at: KeeperAt, mine: Address, hearer: Hearer, beat: Callable[[], ServerBeat]) -> None:

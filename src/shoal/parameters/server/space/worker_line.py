@@ -19,7 +19,7 @@ MOST_MISSED = 1024  # pushes with a part that was not taken
 MOST_MAPPED = 1 << 44  # bytes of address space for the memory that the workers of one job share with a server
 
 
-class WorkerLink:
+class WorkerLine:
     def __init__(self, connection: Connection, hello: ServerHello, mapped: int = 0) -> None:
         """`mapped`: bytes that other workers of the job share with this server."""
         self.connection = connection
@@ -63,15 +63,15 @@ class WorkerLink:
             self._peer_arena = None
 
 
-def send_elsewhere(link: WorkerLink, request: int, state: JobState) -> None:
+def send_elsewhere(line: WorkerLine, request: int, state: JobState) -> None:
     """The request goes by another map than the one that has begun here: answer with the newest map."""
     assert state.map is not None, "workers come after the map"
-    link.connection.send(Moved(request=request, map=state.map))
+    line.connection.send(Moved(request=request, map=state.map))
 
 
-def refuse(link: WorkerLink, refusal: ServerRefused, request: int) -> None:
+def refuse(line: WorkerLine, refusal: ServerRefused, request: int) -> None:
     """`request` 0: what is refused had no number."""
-    link.connection.send(Refusal(kind=refusal.kind or "bad-request", reason=str(refusal), request=request))
+    line.connection.send(Refusal(kind=refusal.kind or "bad-request", reason=str(refusal), request=request))
 
 
 def _open(offer: bytes, most: int) -> PeerArena | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from support.docs.message_texts import TEXT_MODULES, Message, explained, messages
+import re
+
+from support.docs.message_texts import TEXT_MODULES, Entry, Message, entries, explained, messages
 
 # Errors whose texts are explained together, because no option, script or file of a user causes a single one of them.
 FAMILIES = {
@@ -16,7 +18,11 @@ FAMILIES = {
     "ReplicasDiffer": "the same; the screen shows the warning about parameters that differed",
     "MeetingCalled": "the same",
     "ParametersLost": "the same",
+    "RelayLost": "the same, where workers exchange tensors by way of servers",
 }
+# Modules whose processes talk to each other only, below the package.
+SIMULATED = ("plan/members/", "plan/served/", "plan/prediction.py")
+SENTENCE_END = re.compile(r"[.?!](?=\s|$)")
 # Texts that nobody meets by themselves, by their name or, if an error has no name of its own, by the text.
 INTERNAL = {
     "shortened": "a mark where a long traceback was cut",
@@ -26,7 +32,7 @@ INTERNAL = {
 
 
 def needs_entry(message: Message) -> bool:
-    if message.name in INTERNAL or message.text in INTERNAL:
+    if message.name in INTERNAL or message.text in INTERNAL or message.source.startswith(SIMULATED):
         return False
     return message.source.endswith(TEXT_MODULES) or message.name not in FAMILIES
 
@@ -46,3 +52,13 @@ def test_every_entry_is_a_message() -> None:
     there = {message.text for message in messages()}
     stale = {text: page for text, page in explained().items() if text not in there}
     assert not stale, f"no message reads like this any more; mend or remove these entries: {stale}"
+
+
+def test_every_entry_says_cause_and_cure() -> None:
+    """An entry that only repeats its message helps nobody: one sentence for the cause, one for what to do."""
+    bare = [f"{entry.page}: {entry.line}" for entry in entries() if sentences(entry) < 2]
+    assert not bare, f"write at least two sentences below these entries, cause and cure: {bare}"
+
+
+def sentences(entry: Entry) -> int:
+    return len(SENTENCE_END.findall(re.sub(r"`[^`]*`", "code", entry.body)))

@@ -2,8 +2,8 @@
 
 A message is a template: what varies is written as `…`. Templates are read from the source, so that no function has to
 be called with values that it can use. A function that returns one of two texts has two templates; a text inside
-another one
-(`{hint}`) is a template of its own where it has a name, and `…` in the other.
+another one (`{hint}`) is a template of its own if it has some words, and `…` in the other. How texts are found outside
+of `texts.py` is in `text_flow`.
 """
 
 from __future__ import annotations
@@ -17,15 +17,17 @@ from pathlib import Path
 
 import shoal
 from shoal.errors import all_errors
+from support.docs.text_flow import Flow
 
 ROOT = Path(shoal.__file__).parent
 TROUBLE = Path(__file__).parents[3] / "docs" / "troubleshooting"
 ANY = "…"
 TEXT_MODULES = ("texts.py", "reasons.py")
+SCREEN = ("watch/screen/notices.py", "watch/server_words.py")  # what their functions return is shown while a job runs
 OTHER_MAKERS = ("calls_apart", "unknown_variable")  # functions outside of `texts.py` whose texts come with no error
 WARNINGS = ("warning: ", "shoal: warning: ")  # how a text begins that is a warning wherever it stands
 SPAN = re.compile(r"(?<!`)(`+)(?!`)(.+?)(?<!`)\1(?!`)", re.DOTALL)
-ENTRY = re.compile(r"^- (`.*)$", re.MULTILINE)
+ENTRY = re.compile(r"^- (`.*)$((?:\n  .*)*)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,13 @@ class Message:
         return f"- {ticks}{pad}{self.text}{pad}{ticks}"
 
 
+@dataclass(frozen=True)
+class Entry:
+    page: str  # name of the file
+    line: str  # with the messages
+    body: str  # what the page says about them
+
+
 PAGES = {
     "launching/chaos/texts.py": "tools.md",
     "engines/kubernetes/texts.py": "starting.md",
@@ -66,24 +75,29 @@ PAGES = {
 }
 
 
-def messages() -> list[Message]:
+@cache
+def messages() -> tuple[Message, ...]:
     found = [message for path in sorted(ROOT.rglob("*.py")) for message in messages_in(path)]
-    return [message for message in found if re.search(r"[a-z]{2}", message.text)]
+    return tuple(message for message in found if re.search(r"[a-z]{2}", message.text))
 
 
 def messages_in(path: Path) -> Iterator[Message]:
     source = path.relative_to(ROOT).as_posix()
     text = path.read_text(encoding="utf-8")
     if path.name in TEXT_MODULES:
-        for node in ast.parse(text).body:
+        module = ast.parse(text)
+        for node in module.body:
             yield from (Message(source, name, template) for name, template in named_texts(node))
+        yield from (Message(source, *found) for found in Flow(module, error_names()).returned(templates))
         return
-    tree = None
-    if any(f"{name}(" in text for name in (*error_names(), "Distrust")) or "warning: " in text:
-        tree = ast.parse(text)
+    tree = ast.parse(text)
+    if source in SCREEN:
+        yield from (Message(source, *found) for found in Flow(tree, error_names()).returned(templates))
+    if "class Distrust" in text or "warning: " in text:
         yield from (Message(source, name, template) for name, template in written_texts(tree))
+    yield from (Message(source, name, template) for name, template in Flow(tree, error_names()).written(templates))
     if any(f"def {name}(" in text for name in text_makers()):
-        for node in (tree or ast.parse(text)).body:
+        for node in tree.body:
             if isinstance(node, ast.FunctionDef) and node.name in text_makers():
                 yield from (Message(source, name, template) for name, template in named_texts(node))
 
@@ -102,12 +116,10 @@ def text_makers() -> frozenset[str]:
 
 
 def written_texts(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """Errors that are made with a text written in place, reasons in an enumeration, and warnings."""
+    """Reasons in an enumeration, and warnings."""
     inner = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
     for node in ast.walk(tree):
         match node:
-            case ast.Call(func=ast.Name(id=name), args=[text, *_]) if name in error_names():
-                yield from ((name, template) for template in templates(text))
             case ast.ClassDef(name="Distrust", body=body):
                 yield from ((node.name, text) for statement in body for _name, text in named_texts(statement))
             case ast.JoinedStr() | ast.Constant(value=str()) if id(node) not in inner:
@@ -137,6 +149,8 @@ def templates(node: ast.expr) -> Iterator[str]:
             yield from (tidy(one + other) for one in pieces(left) for other in pieces(right))
         case ast.IfExp(body=body, orelse=orelse):
             yield from (*templates(body), *templates(orelse))
+        case ast.BoolOp(values=values):
+            yield from (template for value in values for template in templates(value))
         case ast.Call(func=ast.Name(), args=arguments):
             yield from (template for argument in arguments for template in templates(argument))
 
@@ -149,11 +163,16 @@ def tidy(text: str) -> str:
     return re.sub(r"…+", ANY, re.sub(r"\s+", " ", text)).strip()
 
 
+def entries() -> Iterator[Entry]:
+    for page in sorted(TROUBLE.glob("*.md")):
+        for line, body in ENTRY.findall(page.read_text(encoding="utf-8")):
+            yield Entry(page.name, line, tidy(body))
+
+
 def explained() -> dict[str, str]:
     """By template, the page that has an entry for it."""
     found: dict[str, str] = {}
-    for page in sorted(TROUBLE.glob("*.md")):
-        for line in ENTRY.findall(page.read_text(encoding="utf-8")):
-            for _ticks, text in SPAN.findall(line):
-                found.setdefault(tidy(text), page.name)
+    for entry in entries():
+        for _ticks, text in SPAN.findall(entry.line):
+            found.setdefault(tidy(text), entry.page)
     return found

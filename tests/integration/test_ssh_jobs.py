@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import load_file
 
 from shoal.cli.records import show
+from shoal.engines import texts as engine_texts
 from shoal.entry import texts
 from shoal.events import (
     AnyEvent,
@@ -125,6 +126,38 @@ def test_a_worker_without_a_place_is_in_the_record_and_the_others_go_on(tmp_path
     shown = "\n".join(show.lines(read_record(tmp_path / "run")))
     assert f"! {waits}" in shown.partition("what the engine said:")[2].partition("\n\n")[0]
     assert "worker 1 on b" in shown.partition("where processes were put, and why:")[2].partition("\n\n")[0]
+
+
+def until_said(folder: Path, *beginnings: str) -> None:
+    """The record has a line of the engine with each of these beginnings."""
+    limit = time.monotonic() + PATIENCE
+    while True:
+        said = [event.text for event in events_in(folder / "run") if isinstance(event, EngineSaid)]
+        if all(any(text.startswith(beginning) for text in said) for beginning in beginnings):
+            return
+        assert time.monotonic() < limit, said
+        time.sleep(0.1)
+
+
+@pytest.mark.timeout(240)
+def test_a_lost_host_is_told_of_in_the_words_of_ssh_and_used_again_when_it_is_back(
+    tmp_path: Path, hosts: SshHosts
+) -> None:
+    (tmp_path / "hosts.toml").write_text("[a]\nslots = 1\n[b]\nslots = 1\n")
+    options = command("--min-workers", "2", "script.py", "--pause", "0.02", workers=2)  # it waits for a second worker
+    with started(tmp_path, *options, variables=hosts.variables) as launcher:
+        until_step(tmp_path, 5)
+        hosts.kill("b")
+        until_said(tmp_path, "node b is gone: ", "ssh cannot reach b of node b; try `ssh b true`; ssh said: ")
+        hosts.revive("b")
+        stdout, stderr = launcher.communicate(timeout=3 * PATIENCE)
+    assert launcher.returncode == 0, stderr
+    assert EXACT in stdout
+    events = events_in(tmp_path / "run")
+    assert [event.node for event in events if isinstance(event, ProcessPlaced)] == ["a", "b", "b"]
+    said = [event.text for event in events if isinstance(event, EngineSaid)]
+    assert engine_texts.node_came("b", 1) in said
+    assert len(said) == len(set(said)), "each thing is told once"
 
 
 def test_nothing_is_left_on_any_host_when_the_launcher_is_killed(tmp_path: Path, hosts: SshHosts) -> None:

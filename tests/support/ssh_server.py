@@ -77,6 +77,14 @@ class SshHosts:
         self.servers[host].wait()
         shutil.rmtree(self.folder / "tmp" / host, ignore_errors=True)
 
+    def revive(self, host: str) -> None:
+        """Start a host that was killed."""
+        (self.folder / "tmp" / host).mkdir()
+        with (self.folder / f"sshd-{host}-again.log").open("wb") as log:
+            self.servers[host] = subprocess.Popen(
+                self.servers[host].args, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+
 
 @contextlib.contextmanager
 def ssh_hosts(folder: Path, hosts: Mapping[str, Place]) -> Iterator[SshHosts]:

@@ -29,11 +29,6 @@ def gpus() -> int:
     return 0
 
 
-def memory() -> int:
-    """Bytes of the machine."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
 def usual_slots() -> int:
     """Workers that this machine takes unless somebody says otherwise."""
     return gpus() or cores()

@@ -76,9 +76,6 @@ class Agent:
             host=socket.gethostname(),
             versions=equipment.own_versions(),
             slots=self._slots,
-            cores=equipment.cores(),
-            gpus=equipment.gpus(),
-            memory=equipment.memory(),
         )
 
     def _look(self) -> bool:

@@ -11,7 +11,7 @@ from typing import Annotated, TypeVar
 import msgspec
 from msgspec import Meta
 
-from shoal.bounds import ExitCode, Items, Members, Name, Ordinal, OrdinalOrNone, Size, Text
+from shoal.bounds import ExitCode, Items, Members, Name, Ordinal, OrdinalOrNone, Text
 from shoal.errors import WireError
 
 MOST_BYTES = 8 * 1024 * 1024  # of one message
@@ -54,10 +54,7 @@ class Hello(NodeMessage, frozen=True, tag="hello"):
     node: Name  # as its provider names it
     host: Name  # the machine's own name
     versions: Versions
-    slots: Ordinal  # workers that it takes
-    cores: Ordinal  # that the agent may use
-    gpus: Ordinal
-    memory: Size  # bytes; 0: not known
+    slots: Ordinal  # workers that it takes; each worker tells what it runs on by itself
 
 
 class FolderSeen(NodeMessage, frozen=True, tag="folder-seen"):

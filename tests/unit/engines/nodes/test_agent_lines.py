@@ -22,7 +22,7 @@ from shoal.transport.connection.introduction import connect
 from shoal.values import Address
 from support.engines import PATIENCE
 
-HELLO = Hello(node="a", host="here", versions=equipment.own_versions(), slots=1, cores=1, gpus=0, memory=0)
+HELLO = Hello(node="a", host="here", versions=equipment.own_versions(), slots=1)
 
 
 @pytest.fixture

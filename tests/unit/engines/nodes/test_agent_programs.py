@@ -144,7 +144,7 @@ errand = read_errand()
 link = AgentLink(connect(errand.address, Key(PURPOSE, errand.token), 20.0).endpoint, decode_launchers)
 versions = equipment.own_versions()
 for node in (errand.node, "another"):
-    link.send(Hello(node=node, host="here", versions=versions, slots=1, cores=1, gpus=0, memory=0))
+    link.send(Hello(node=node, host="here", versions=versions, slots=1))
 link.close()
 time.sleep(0.5)
 sys.exit("it burns")

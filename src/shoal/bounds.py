@@ -22,6 +22,7 @@ OrdinalOrNone = Annotated[int, Meta(ge=-1, le=2**31 - 1)]  # -1: none
 # Counts of samples, steps, epochs, updates, requests, entries. The sum of thousands of counts is a `Total`.
 Count = Annotated[int, Meta(ge=0, le=2**48)]
 CountOrNone = Annotated[int, Meta(ge=-1, le=2**48)]  # -1: none
+Size = Annotated[int, Meta(ge=0, le=2**48)]  # bytes of one thing
 PlaceOrNone = Annotated[int, Meta(ge=-1, le=2**48)]  # byte in a stretch of memory; -1: nowhere
 # Sums of counts, with more room than the counts themselves.
 Total = Annotated[int, Meta(ge=0, le=LARGEST)]

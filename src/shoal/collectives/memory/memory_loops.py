@@ -269,14 +269,14 @@ class MemoryLoops:
         sizes = [entry.nbytes for entry in entries]
         is_in_slot = not reads or (max(sizes, default=0) <= share and sum(sizes) <= self._ways.small)
         if is_in_slot:
-            self._fill_slot(entries, share, 0)
+            self._put_round(entries, share, 0)
         return self._meet(said, entries, is_in_slot)
 
     def _next_round(self, entries: Sequence[torch.Tensor], own: Said, number: int, rounds: int) -> None:
         self._team.count(ROUNDS)
         if number + 1 < rounds:
             if own.is_in_slot:
-                self._fill_slot(entries, own.share, number + 1)
+                self._put_round(entries, own.share, number + 1)
             self._synchronize()
 
     def _finish(self, all_said: Sequence[Said]) -> None:
@@ -288,7 +288,7 @@ class MemoryLoops:
         self._team.look()  # raises if an owner was gone while its memory was read
         self._synchronize()
 
-    def _fill_slot(self, entries: Sequence[torch.Tensor], share: int, number: int) -> None:
+    def _put_round(self, entries: Sequence[torch.Tensor], share: int, number: int) -> None:
         slot = self._slot(self._team.rank)
         for index, entry in enumerate(entries):
             piece = memory_of(entry)[number * share : (number + 1) * share]

@@ -14,7 +14,7 @@ import re
 import zlib
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest
-from typing import Annotated, Self
+from typing import Annotated, NamedTuple, Self
 
 import msgspec
 from msgspec import Meta
@@ -198,7 +198,13 @@ def calls_apart(first: tuple[int, str], second: tuple[int, str]) -> str | None:
     (one, label), (other, other_label) = sorted((first, second))
     call, other_call = call_in(label), call_in(other_label)
     if call == other_call:
-        return None
+        if (skipped := _skipped((one, label), (other, other_label))) is None:
+            return None
+        step, missed, by = skipped
+        return (
+            f"worker {missed} took no backward() in step {step} and worker {by} did; skip a batch on every worker or "
+            "on none: decide by a value that all workers share, such as run.mean(loss)"
+        )
     if call in RESULTS and other_call in RESULTS:
         return (
             f"worker {one} called {call} and worker {other} called {other_call}; every worker must make the same calls "
@@ -207,6 +213,21 @@ def calls_apart(first: tuple[int, str], second: tuple[int, str]) -> str | None:
     if not call or (other_call in RESULTS and call not in RESULTS):
         return call_missed(other_call, by=other, missed=one, instead=_doing(label))
     return call_missed(call, by=one, missed=other, instead=_doing(other_label))
+
+
+class _Skipped(NamedTuple):
+    step: int
+    missed: int  # the worker that skipped the batch
+    by: int  # one that did not
+
+
+def _skipped(one: tuple[int, str], other: tuple[int, str]) -> _Skipped | None:
+    """Where one worker exchanges the gradients of a step in which the other had none."""
+    for (worker, label), (by, by_label) in ((one, other), (other, one)):
+        found = re.fullmatch(r"step (\d+), no backward", label)
+        if found and re.match(rf"step {found[1]}, (exchange|note)", by_label):
+            return _Skipped(int(found[1]), worker, by)
+    return None
 
 
 def call_missed(call: str, *, by: int, missed: int, instead: str) -> str:

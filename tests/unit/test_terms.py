@@ -234,6 +234,18 @@ def test_two_different_calls_are_both_named() -> None:
     assert said.startswith("worker 0 called run.evaluate and worker 3 called run.mean; every worker must")
 
 
+def test_a_batch_that_one_worker_skips_is_named_alike_on_both() -> None:
+    gradients, skipped = "step 4, exchange 0 of model 1", "step 4, no backward"
+    said = calls_apart((0, gradients), (1, skipped))
+    assert said is not None
+    assert said.startswith("worker 1 took no backward() in step 4 and worker 0 did; skip a batch on every worker or")
+    assert said == calls_apart((1, skipped), (0, gradients))
+    turned = calls_apart((0, skipped), (1, gradients))
+    assert turned is not None
+    assert turned.startswith("worker 0 took no backward() in step 4 and worker 1 did")
+    assert calls_apart((0, "step 5, exchange 0 of model 1"), (1, skipped)) is None
+
+
 def test_other_operations_are_no_calls_apart() -> None:
     gradients = "step 4, exchange 0 of model 1"
     assert calls_apart((0, gradients), (1, "end of loop 1 after 3 steps")) is None

@@ -2,6 +2,7 @@
 
 exit: 4
 says: batch size is 8 on worker 0 and 4 on worker 1
+says: start every worker with the same script and arguments, and let no such value depend on run.rank
 long
 """
 

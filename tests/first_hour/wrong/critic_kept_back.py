@@ -6,6 +6,9 @@ says: write model = run.model(model) and optimizer = run.optimizer(optimizer)
 long
 """
 
+# A warning also on several workers: whether the result is wrong is not certain. Scripts for personalised and federated
+# learning, and agents that each have a baseline of their own, train a part that never leaves its worker on purpose.
+
 import torch
 import torch.nn.functional as F
 from torch import nn

@@ -2,6 +2,7 @@
 
 long
 says: an optimizer steps, but the script has neither called shoal.main nor made a process group
+says: hand the training function to shoal.main(train), or call torch.distributed.init_process_group first
 """
 
 import argparse

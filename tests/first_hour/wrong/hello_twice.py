@@ -3,6 +3,7 @@
 long
 exit: 0
 says: warning: hello_twice.py ran as 2 independent copies
+says: hand the training function to shoal.main(train), or call torch.distributed.init_process_group first, or start it with python
 """
 
 import math

@@ -1,6 +1,7 @@
 """The loop was never moved into a function for `shoal.main`, though the script imports shoal.
 
 says: an optimizer steps, but the script has neither called shoal.main nor made a process group
+says: hand the training function to shoal.main(train), or call torch.distributed.init_process_group first
 long
 """
 

@@ -2,6 +2,7 @@
 
 exit: 0
 says: warning: main_guard_misspelt.py ran as 2 independent copies: it neither called shoal.main nor made a process group
+says: hand the training function to shoal.main(train), or call torch.distributed.init_process_group first, or start it with python
 long
 """
 

@@ -2,6 +2,7 @@
 
 says: SGD.step() trains parameters in a loop over run.batches
 says: no model was given to run.model, so each of the 2 workers trains a model of its own
+says: write model = run.model(model), and optimizer = run.optimizer(optimizer)
 long
 """
 

@@ -3,6 +3,7 @@
 run: python SCRIPT
 exit: 0
 says: shoal: warning: optimizer.step() was called 8 times, and no loop over run.batches was run
+says: write `for ... in run.batches(loader, epochs=...)` in place of `for ... in loader`
 long
 """
 

@@ -1,6 +1,6 @@
 """Every worker splits off other samples for validation: they train on what others validate with.
 
-says: loop 1: sample 0 of the data differs between worker 0 and worker 1; every worker must be given the whole data set
+says: of the data differs between worker 0 and worker 1; every worker must be given the whole data set
 long
 """
 

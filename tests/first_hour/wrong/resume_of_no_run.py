@@ -2,6 +2,7 @@
 
 run: python SCRIPT
 says: there is no run 'runs/monday'
+says: and none under runs/; give the path of a run directory
 long
 """
 

@@ -2,6 +2,7 @@
 
 run: python SCRIPT
 says: SGD.step() changes model 1, which was given to run.model, but this optimizer was not given to run.optimizer
+says: write optimizer = run.optimizer(SGD(...))
 long
 """
 

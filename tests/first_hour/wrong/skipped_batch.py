@@ -1,7 +1,7 @@
 """A worker skips a batch before backward(), as scripts do where a loss is nan, and the others do not.
 
-exit: 4
-says: all workers must make the same calls in the same order
+says: worker 1 took no backward() in step 3 and worker 0 did; skip a batch on every worker or on none
+says: decide by a value that all workers share, such as run.mean(loss)
 long
 """
 

@@ -2,6 +2,7 @@
 
 exit: 0
 says: shoal: warning: model 1 (Linear) gets gradients, but no optimizer given to run.optimizer has any of its parameters
+says: write optimizer = run.optimizer(optimizer), or freeze the model by model.requires_grad_(False)
 long
 """
 

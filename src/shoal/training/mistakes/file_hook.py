@@ -2,13 +2,15 @@
 
 Counted is what the script's code opens, itself or through libraries that it calls. Left out: Shoal's own files, devices
 and pipes, caches, what child processes open, and what a data set writes while its samples are read. Libraries that open
-files without Python are not seen, with the exception of torch.save. What a script empties before `shoal.main` waits in
-`early` until there is a job to tell of it.
+files without Python are not seen, with the exceptions of torch.save and safetensors. What a script empties before
+`shoal.main` waits in `early` until there is a job to tell of it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import importlib
 import os
 import re
 import stat
@@ -25,6 +27,7 @@ OURS = str(Path(__file__).parents[2]) + os.sep
 DATA = str(Path(OURS) / "data") + os.sep
 LIBRARIES = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+SAFETENSORS, SERIALIZE = "safetensors", "serialize_file"  # the package, and its function that writes a file
 NO_FILES = ("/dev/", "/proc/", "/sys/")
 CACHE = re.compile(r"(^|[/._-])caches?([/._-]|$)|__pycache__", re.IGNORECASE)  # a folder or file that is called so
 
@@ -113,8 +116,10 @@ def watch(files: Watcher) -> None:
     _watching = files
     if not _is_hooked:
         _is_hooked = True
-        sys.addaudithook(_opened)
+        sys.addaudithook(_audited)
         _hook_torch_save()
+        if SAFETENSORS in sys.modules:
+            _hook_safetensors()
 
 
 def unwatch() -> None:
@@ -122,13 +127,15 @@ def unwatch() -> None:
     _watching = None
 
 
-def _opened(event: str, arguments: tuple[object, ...]) -> None:
+def _audited(event: str, arguments: tuple[object, ...]) -> None:
     """An audit hook: called for everything that Python audits, so it looks at the event's name first."""
     if event == "open" and _watching is not None:
         path, _, flags = arguments
         # O_EXCL ("x") creates a file or fails: only one worker gets through.
         if isinstance(flags, int) and flags & os.O_TRUNC:
             _watching.truncated(path, sys._getframe(1))
+    elif event == "import" and isinstance(arguments[0], str) and arguments[0].startswith(f"{SAFETENSORS}."):
+        _hook_safetensors()
 
 
 def _hook_torch_save() -> None:
@@ -145,3 +152,26 @@ def _hook_torch_save() -> None:
         original(self, name, *arguments, **named)
 
     writer.__init__ = opening
+
+
+def _hook_safetensors() -> None:
+    """safetensors writes its files in Rust, which audits nothing either. Its modules for torch, numpy and others take
+    the function that does so from their package when they are imported: watch it before, and in those that are there.
+    """
+    if f"{SAFETENSORS}._safetensors_rust" not in sys.modules:
+        with contextlib.suppress(Exception):  # the script's own import, which follows, says what is wrong
+            importlib.import_module(SAFETENSORS)
+    package = sys.modules.get(SAFETENSORS)
+    original: Callable[..., object] | None = getattr(package, SERIALIZE, None)
+    if original is None or hasattr(original, "__wrapped__"):
+        return
+
+    @functools.wraps(original)
+    def serialize_file(tensors: object, filename: object, *arguments: object, **named: object) -> object:
+        if _watching is not None:
+            _watching.truncated(filename, sys._getframe(1))
+        return original(tensors, filename, *arguments, **named)
+
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] == SAFETENSORS and getattr(module, SERIALIZE, None) is original:
+            setattr(module, SERIALIZE, serialize_file)

@@ -8,6 +8,8 @@ import csv
 import json
 import logging
 import os
+import subprocess
+import sys
 import sysconfig
 import threading
 from collections.abc import Callable, Iterator
@@ -17,6 +19,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import safetensors.numpy
+import safetensors.torch
 import torch
 
 import shoal
@@ -76,6 +80,9 @@ WRITERS: list[Callable[[Path], object]] = [
     lambda path: torch.save({"a": torch.zeros(2)}, path),
     lambda path: torch.save({"a": torch.zeros(2)}, str(path)),
     lambda path: torch.save({"a": torch.zeros(2)}, path.with_name("gewählt.npy")),
+    lambda path: safetensors.torch.save_file({"a": torch.zeros(2)}, path),
+    lambda path: safetensors.torch.save_file({"a": torch.zeros(2)}, filename=str(path)),
+    lambda path: safetensors.numpy.save_file({"a": np.zeros(2)}, path),
 ]
 
 
@@ -100,6 +107,30 @@ def test_torch_save_writes_what_it_did_before(tmp_path: Path, files: TruncatedFi
     with pytest.raises(RuntimeError):
         torch.save({}, tmp_path / "missing" / "model.pt")
     assert names(files) == ["model.pt", "model.pt"]
+
+
+IMPORTED_LATE = """
+import sys
+from shoal.training.mistakes import file_hook
+
+class Found:
+    def truncated(self, path, frame):
+        print("emptied", path, file_hook.script_place(frame))
+
+file_hook.watch(Found())
+assert "safetensors" not in sys.modules
+from safetensors.numpy import load_file, save_file
+import numpy
+save_file({"a": numpy.arange(3)}, "model.safetensors", metadata={"of": "numpy"})
+assert load_file("model.safetensors")["a"].tolist() == [0, 1, 2]
+"""
+
+
+def test_safetensors_imported_after_the_watch_began_is_seen_too(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(IMPORTED_LATE)
+    done = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.stdout == "emptied model.safetensors script.py line 13\n", done.stderr
 
 
 def test_reading_appending_and_creating_are_fine(tmp_path: Path, files: TruncatedFiles) -> None:

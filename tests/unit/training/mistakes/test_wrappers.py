@@ -46,6 +46,7 @@ def test_run_model_names_the_wrapper_and_where_it_is() -> None:
 
 
 @pytest.mark.usefixtures("process_group")
+@pytest.mark.filterwarnings("ignore:FSDP is switching to use")  # there is one process
 def test_models_wrapped_before_and_after() -> None:
     plain, other = nn.Linear(2, 2), nn.Linear(2, 2)
     assert wrapped_afterwards({"model 1": plain, "model 2": other}) is None
@@ -54,7 +55,11 @@ def test_models_wrapped_before_and_after() -> None:
     assert wrapped_afterwards({"model 1": plain, "model 2": other}) == ("model 2", "DistributedDataParallel")
 
     from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+
+    older = nn.Sequential(FullyShardedDataParallel(nn.Linear(2, 2), device_id=torch.device("cpu")))
+    assert find_wrapper(older) == ("FullyShardedDataParallel", "0")
+    assert wrapped_afterwards({"model 1": older}) == ("model 1", "FullyShardedDataParallel")
 
     sharded = fully_shard(nn.Sequential(nn.Linear(2, 2)), mesh=init_device_mesh("cpu", (1,)))
     assert isinstance(sharded, torch.nn.Module)

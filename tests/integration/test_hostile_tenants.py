@@ -18,9 +18,9 @@ from shoal.parameters.keeper.keeper_client import KeeperClient
 from shoal.parameters.keeper.space_terms import SpaceTerms
 from shoal.parameters.ledger.effects import Effect
 from shoal.parameters.ledger.ledger import Ledger
-from shoal.parameters.server.updates.holding import HoldingPlan, plan_of
+from shoal.parameters.server.updates.holding import HoldingLayout, plan_of
 from shoal.transport.memory.arena import Offer
-from shoal.wire.ledger_entries import AnyEntry, Assign, Call, Enrol, PlanLoop, Push
+from shoal.wire.ledger_entries import AnyEntry, Assign, Call, Enrol, OpenLoop, Push
 from shoal.wire.parameter_messages import (
     Define,
     Defined,
@@ -82,10 +82,10 @@ def enrolled(number: int = 0) -> Enrol:
     return Enrol(worker=number, request=1, generation=1, workers=(number,), mode="asynchronous")
 
 
-def loop(**terms: object) -> PlanLoop:
+def loop(**terms: object) -> OpenLoop:
     usual = {"loop": 1, "first_epoch": 0, "epochs": 1, "samples": 10, "update": 1}
     planned = LoopTerms(**{**usual, **terms})  # type: ignore[arg-type]  # terms of several types
-    return PlanLoop(worker=0, request=2, generation=1, terms=planned)
+    return OpenLoop(worker=0, request=2, generation=1, terms=planned)
 
 
 def an_epoch_beyond_64_bits(group: Group) -> None:
@@ -220,13 +220,13 @@ class Unruly:
             self.push()
 
 
-def home_plan(group: Group, table: TableSpec) -> HoldingPlan:
+def home_plan(group: Group, table: TableSpec) -> HoldingLayout:
     made = group.keeper.status().map
     assert made is not None
     return plan_of(table, made, made.home.number)
 
 
-def staged(plan: HoldingPlan, push: PushId, first: int, last: int) -> Stage:
+def staged(plan: HoldingLayout, push: PushId, first: int, last: int) -> Stage:
     return Stage(push=push, view=plan.map.version, keys=plan.keys, first=first, last=last)
 
 

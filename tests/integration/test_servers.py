@@ -23,7 +23,7 @@ from shoal.parameters.keeper.space_terms import SpaceTerms
 from shoal.parameters.server import keeper_link, server_peers
 from shoal.parameters.server.server import ServerConfig, ServerLoop
 from shoal.parameters.server.space import space
-from shoal.parameters.server.updates.holding import HoldingPlan, plan_of
+from shoal.parameters.server.updates.holding import HoldingLayout, plan_of
 from shoal.parameters.server.updates.shard import Shard
 from shoal.transport.connection.handshake import Key
 from shoal.transport.connection.name_lookup import SocketAddress
@@ -284,7 +284,7 @@ def test_a_worker_that_is_ahead_is_sent_values_when_the_slowest_has_caught_up() 
             client.enrol(EnrolTerms(1, (0, 1), "asynchronous", staleness=1, scaling="none"))
         clients[0].assign(values_of(table, 0), None, 0)
         for client in clients:
-            client.plan(LoopTerms(loop=1, first_epoch=0, epochs=1, samples=100, update=1))
+            client.open_loop(LoopTerms(loop=1, first_epoch=0, epochs=1, samples=100, update=1))
             assert client.lease(4).lease is not None
         for number in (1, 2):
             answer = commit(clients[0], table, number)
@@ -480,7 +480,7 @@ def test_of_two_servers_that_cannot_reach_each_other_one_goes_and_the_job_goes_o
 def test_a_table_that_takes_long_to_lay_out_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     large, may_go_on = table_for(sizes=(9000,)), threading.Event()
 
-    def slow(table: TableSpec, servers: ServerMap, server: int) -> HoldingPlan:
+    def slow(table: TableSpec, servers: ServerMap, server: int) -> HoldingLayout:
         if table.digest == large.digest:
             may_go_on.wait(PATIENCE)
         return plan_of(table, servers, server)

@@ -163,7 +163,7 @@ class Scenario:
             return entries.Enrol(**who, workers=workers, **{"mode": "asynchronous", **fields})
         if verb == "loop":
             number, epochs = fields.pop("number", 1), fields.pop("epochs", 1)
-            return entries.PlanLoop(**who, terms=LoopTerms(loop=number, first_epoch=0, epochs=epochs, **fields))
+            return entries.OpenLoop(**who, terms=LoopTerms(loop=number, first_epoch=0, epochs=epochs, **fields))
         if verb == "lease":
             holds = _ranges(fields.pop("holds", []))
             return entries.Lease(**who, loop=fields.pop("loop", 1), holds=holds, **fields)

@@ -22,7 +22,7 @@ class FreeRunning(ABC):
         """Whether all workers are called to a meeting that this one has not attended."""
 
     @abstractmethod
-    def plan(self, terms: LoopTerms) -> None:
+    def open_loop(self, terms: LoopTerms) -> None:
         """Say which loop this worker is in, and which of its positions are used already. Raises ExchangeFailed."""
 
     @abstractmethod

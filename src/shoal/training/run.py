@@ -18,7 +18,7 @@ from shoal.settings.setting_checks import nearest
 from shoal.training import texts
 from shoal.training.evaluation import evaluate
 from shoal.training.loop.loop import Loop
-from shoal.training.loop.loop_plan import LoopPlan
+from shoal.training.loop.loop_task import LoopTask
 from shoal.training.mistakes.wrappers import find_wrapper
 from shoal.training.model.devices import placed
 from shoal.training.model.state import load_weights, parameter_names
@@ -167,7 +167,7 @@ class Run:
         self, data: object, options: BatchOptions, *, first_epoch: int, epochs: int, total_epochs: int | None
     ) -> Batches:
         feed = feed_for(data, self._feed_options(options))
-        plan = LoopPlan(
+        plan = LoopTask(
             feed=feed,
             first_epoch=first_epoch,
             epochs=epochs,

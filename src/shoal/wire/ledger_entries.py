@@ -47,7 +47,7 @@ class Enrol(Proposal, frozen=True, tag="enrol"):
     scaling: Name = "lr"  # what staleness scales: lr, gradient or none
 
 
-class PlanLoop(Proposal, frozen=True, tag="plan-loop"):
+class OpenLoop(Proposal, frozen=True, tag="open-loop"):
     """A loop over data begins, or goes on in a resumed job."""
 
     generation: Ordinal
@@ -103,7 +103,7 @@ class Ask(Proposal, frozen=True, tag="ask"):
     """Ask where the loop is. Asked in a meeting, where no worker has an update under way."""
 
 
-AnyEntry = Begin | Enrol | PlanLoop | Lease | Push | Assign | Call | Withdraw | Ask
+AnyEntry = Begin | Enrol | OpenLoop | Lease | Push | Assign | Call | Withdraw | Ask
 
 
 # Answers, to the worker that proposed

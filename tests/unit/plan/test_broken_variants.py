@@ -113,15 +113,15 @@ def does_not_wait_for_the_lease(patch: pytest.MonkeyPatch) -> Parts:
 
 
 def lets_everybody_bring_its_state(patch: pytest.MonkeyPatch) -> Parts:
-    plan = forming.plan
+    decide = forming.decide
 
-    def everybody_carries(situation: forming.Situation) -> forming.NextGeneration | forming.Wait:
-        planned = plan(situation)
+    def everybody_holds(situation: forming.Situation) -> forming.NextGeneration | forming.Wait:
+        planned = decide(situation)
         if isinstance(planned, forming.NextGeneration) and situation.generation is not None:
             return dataclasses.replace(planned, holders=tuple(worker.number for worker in planned.workers))
         return planned
 
-    patch.setattr(forming, "plan", everybody_carries)
+    patch.setattr(forming, "decide", everybody_holds)
     return Parts()
 
 

@@ -151,7 +151,7 @@ def _brought(job: Job) -> tuple[BroughtFile, ...]:
 
 
 @dataclass(frozen=True)
-class ServerPlan:
+class ServerTerms:
     """What the parameter servers of one group have in common."""
 
     keeper: Address  # where servers find the keeper on this machine
@@ -161,24 +161,24 @@ class ServerPlan:
     memory: int  # bytes that each server may hold
 
 
-def server_process(plan: ServerPlan, server: int) -> JobProcess:
+def server_process(terms: ServerTerms, server: int) -> JobProcess:
     """One thread per server: a server is a single loop, and other processes need the cores.
 
     No GPU: servers compute on the CPU, and torch's optimizers would occupy any GPU that they see.
     """
     command = (
-        *(sys.executable, "-P", "-m", "shoal", "server", f"--keeper={plan.keeper}"),
-        *(f"--number={server}", f"--listen={plan.listen}", f"--memory={plan.memory}"),
+        *(sys.executable, "-P", "-m", "shoal", "server", f"--keeper={terms.keeper}"),
+        *(f"--number={server}", f"--listen={terms.listen}", f"--memory={terms.memory}"),
     )
     spec = ProcessSpec(
         name=server_name(server),
         command=command,
         variables={**process_variables(1), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
-        files=(BroughtFile(plan.token_file, TOKEN_FILE),),
+        files=(BroughtFile(terms.token_file, TOKEN_FILE),),
         takes_slot=False,
         apart=True,
     )
-    return JobProcess(spec, log=None if plan.logs is None else plan.logs / f"server-{server}.log")
+    return JobProcess(spec, log=None if terms.logs is None else terms.logs / f"server-{server}.log")
 
 
 def spare_process(job: Job, number: int) -> JobProcess:

@@ -19,7 +19,7 @@ from shoal.engines.waiting import Source
 from shoal.errors import ShoalError
 from shoal.launching import texts
 from shoal.launching.processes.running import Gone, Processes, ProcessNews
-from shoal.launching.processes.specs import ServerPlan, public, reachable, server_process
+from shoal.launching.processes.specs import ServerTerms, public, reachable, server_process
 from shoal.launching.servers import server_news
 from shoal.launching.servers.server_posts import ServerPosts
 from shoal.launching.servers.server_side import Rhythm, Seen, ServerSide
@@ -59,7 +59,7 @@ class OwnServers(ServerSide):
         except BaseException:
             self._close_bell()
             raise
-        self._plan = ServerPlan(
+        self._terms = ServerTerms(
             keeper=find(self.keeper.address),
             token_file=config.token_file,
             logs=config.logs,
@@ -171,7 +171,7 @@ class OwnServers(ServerSide):
 
     def _start_due(self, now: float) -> None:
         for opening in self._posts.take_due(now):
-            planned = server_process(self._plan, opening.server)
+            planned = server_process(self._terms, opening.server)
             try:
                 self._processes.start(planned)
             except ShoalError as error:
@@ -197,7 +197,7 @@ class OwnServers(ServerSide):
         if self._posts.given_up and not had_given_up:
             self._seen.lines.append(texts.no_more_servers(self._posts.given_up))
         if self._posts.is_hopeless:
-            log = server_process(self._plan, server).log
+            log = server_process(self._terms, server).log
             self._seen.failure = texts.servers_hopeless(self._posts.given_up, log)
 
     def _close_bell(self) -> None:

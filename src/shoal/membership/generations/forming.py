@@ -83,7 +83,7 @@ class _Choice:
         return self.cuts.staying([worker.number for worker in self.candidates], likely, waiters)
 
 
-def plan(situation: Situation) -> NextGeneration | Wait:
+def decide(situation: Situation) -> NextGeneration | Wait:
     choice = _choice(situation)
     survivors, uncertain = choice.survivors, choice.uncertain
     staying, is_despite_pairs = _staying(situation, choice)

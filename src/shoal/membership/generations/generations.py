@@ -305,18 +305,19 @@ class Generations:
 
     def _form(self, is_stopping: bool) -> Verdict | None:
         situation = self.situation(self._now, is_stopping=is_stopping)
-        plan = forming.plan(situation)
-        if not isinstance(plan, Wait) and self._publishing.is_publishing and not forming.has_state(plan, situation):
-            plan = Wait(len(plan.workers), self._config.fewest, reasons.STILL_PUBLISHING)
-        if isinstance(plan, Wait):
-            if self._missing.is_due(plan, at_once=self.current is not None, now=self._now):
-                self._record_waiting(plan)
+        decided = forming.decide(situation)
+        is_published = not self._publishing.is_publishing
+        if not (isinstance(decided, Wait) or is_published or forming.has_state(decided, situation)):
+            decided = Wait(len(decided.workers), self._config.fewest, reasons.STILL_PUBLISHING)
+        if isinstance(decided, Wait):
+            if self._missing.is_due(decided, at_once=self.current is not None, now=self._now):
+                self._record_waiting(decided)
             return None
         self._missing.over(self._now)
-        is_futile = self._futility.is_reached(self._breakup, self.workers.values(), has_holders=bool(plan.holders))
+        is_futile = self._futility.is_reached(self._breakup, self.workers.values(), has_holders=bool(decided.holders))
         if self.current is not None and is_futile:
-            return self._futile(plan)
-        self._enter(plan)
+            return self._futile(decided)
+        self._enter(decided)
         return None
 
     def _futile(self, planned: NextGeneration) -> Verdict:

@@ -39,7 +39,7 @@ from shoal.wire.ledger_entries import (
     Enrol,
     Granted,
     Lease,
-    PlanLoop,
+    OpenLoop,
     Proposal,
     ProposalDone,
     Push,
@@ -155,8 +155,8 @@ class ParameterClient:
         self._generation = terms.generation
         return done
 
-    def plan(self, terms: LoopTerms) -> None:
-        self._get(ProposalDone, PlanLoop(worker=self._worker, request=0, generation=self._generation, terms=terms))
+    def open_loop(self, terms: LoopTerms) -> None:
+        self._get(ProposalDone, OpenLoop(worker=self._worker, request=0, generation=self._generation, terms=terms))
         self._loop = terms.loop
 
     def lease(self, updates: int, holds: Sequence[Range] = ()) -> Granted:

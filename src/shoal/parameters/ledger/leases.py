@@ -130,7 +130,7 @@ class Leases(msgspec.Struct):
         return piece
 
 
-def plan_leases(terms: LoopTerms) -> Leases:
+def open_leases(terms: LoopTerms) -> Leases:
     """A loop's positions at its beginning: all free but those that `terms` names as used.
 
     The time depends on the number of epochs from `used_before` to the last one in `done`, which `proposals` limits.

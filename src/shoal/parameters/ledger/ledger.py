@@ -31,7 +31,7 @@ from __future__ import annotations
 import msgspec
 
 from shoal.parameters.ledger.effects import Begun, Drop, Effect, LedgerEnded, Replace, Reply, Update
-from shoal.parameters.ledger.leases import plan_leases
+from shoal.parameters.ledger.leases import open_leases
 from shoal.parameters.ledger.ledger_state import LedgerState, Request
 from shoal.parameters.ledger.proposals import objection
 from shoal.wire.ledger_entries import (
@@ -45,7 +45,7 @@ from shoal.wire.ledger_entries import (
     Enrol,
     Granted,
     Lease,
-    PlanLoop,
+    OpenLoop,
     Proposal,
     ProposalDone,
     Push,
@@ -109,8 +109,8 @@ class Ledger(LedgerState):
             self._withdraw(entry, effects)
         elif reason := self.strangeness(entry):
             self._void(entry, reason, effects)
-        elif isinstance(entry, PlanLoop):
-            self._plan(entry, effects)
+        elif isinstance(entry, OpenLoop):
+            self._open_loop(entry, effects)
         elif isinstance(entry, Lease):
             self._lease(entry, effects)
         elif isinstance(entry, Call):
@@ -156,10 +156,10 @@ class Ledger(LedgerState):
         if self.leases is not None:
             self.leases.give_back_others(entry.workers)
 
-    def _plan(self, entry: PlanLoop, effects: list[Effect]) -> None:
+    def _open_loop(self, entry: OpenLoop, effects: list[Effect]) -> None:
         terms, present = entry.terms, self.leases.terms if self.leases is not None else None
         if present is None or terms.loop > present.loop:
-            self.leases = plan_leases(terms)
+            self.leases = open_leases(terms)
             self._reply(entry, ProposalDone(request=entry.request, number=self.number), effects)
             self._serve(effects)  # requests for positions of the loop before are told that it is over
         elif terms.loop == present.loop and _extent(terms) != _extent(present):

@@ -7,7 +7,7 @@ bytes. Not here: whether an entry fits the state of the ledger (`ledger`), or th
 
 from __future__ import annotations
 
-from shoal.wire.ledger_entries import AnyEntry, Enrol, Lease, PlanLoop, Push
+from shoal.wire.ledger_entries import AnyEntry, Enrol, Lease, OpenLoop, Push
 from shoal.wire.tables import LoopTerms
 
 LAST_EPOCH = 1 << 48
@@ -17,7 +17,7 @@ MOST_GAPS = 1024  # epochs of a resumed loop without any range in `done`, in add
 
 def objection(entry: AnyEntry) -> str:
     """Why the entry cannot be taken; empty: it can."""
-    if isinstance(entry, PlanLoop):
+    if isinstance(entry, OpenLoop):
         return _to_loop(entry.terms)
     if isinstance(entry, Enrol) and len(set(entry.workers)) < len(entry.workers):
         return f"generation {entry.generation} names a worker twice"

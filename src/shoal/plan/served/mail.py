@@ -63,7 +63,7 @@ class Mail:
             self.time.after(seconds, lambda: self.connect(one, other))
 
 
-class ServerLine:
+class SimulatedLine:
     """A worker's connection to a server. Once it is closed the worker hears nothing more; the server still may."""
 
     def __init__(self, mail: Mail, worker: Process, server: Process) -> None:

@@ -16,9 +16,9 @@ from typing import Any, Protocol, TypeVar
 from shoal.parameters.ledger.effects import MayRead
 from shoal.parameters.ledger.ranges import merged, without
 from shoal.plan.members.invariants import Violation
-from shoal.plan.served.mail import Mail, ServerLine
+from shoal.plan.served.mail import Mail, SimulatedLine
 from shoal.plan.served.served_terms import GenerationOrder, ServedTerms
-from shoal.plan.served.server_lines import ServerLines
+from shoal.plan.served.server_lines import SimulatedLines
 from shoal.plan.served.server_process import Proposed, ServerProcess, WaitingPull
 from shoal.plan.world.virtual_time import Process
 from shoal.wire.ledger_entries import (
@@ -30,7 +30,7 @@ from shoal.wire.ledger_entries import (
     Enrol,
     Granted,
     Lease,
-    PlanLoop,
+    OpenLoop,
     ProposalDone,
     Push,
     Void,
@@ -74,7 +74,7 @@ class ServedWorker(Process):
         self.has_finished = False
         self.is_new = True  # it has entered no generation since it was started or put out
         self._around = around
-        self.lines = ServerLines(self, self, around.mail, around.servers)
+        self.lines = SimulatedLines(self, self, around.mail, around.servers)
         self.origin: int | None = None  # of the ledger that it enrolled in
         self._is_asking = False  # it waits for servers, which fails when their ledger is lost
         self._failure: LedgerLost | None = None  # to be raised in the generator
@@ -182,7 +182,7 @@ class ServedWorker(Process):
 
     def _train_alone(self) -> Steps[None]:
         loop = self._around.terms.loop
-        yield from self._must(ProposalDone, lambda: PlanLoop(**self._who(), generation=self._generation, terms=loop))
+        yield from self._must(ProposalDone, lambda: OpenLoop(**self._who(), generation=self._generation, terms=loop))
         while True:
             yield from self._perhaps_call()
             if self._known > self._attended:
@@ -266,7 +266,7 @@ class ServedWorker(Process):
         found: list[MayRead] = []
         self._reading = found
         with self._asking():
-            asked: ServerLine | None = None
+            asked: SimulatedLine | None = None
             while not found:
                 ready = self.lines.ready()
                 if ready and not self.lines.is_open(asked):
@@ -278,7 +278,7 @@ class ServedWorker(Process):
             self._known = max(self._known, self._attended + 1)
         return found[0] is MayRead.NOW
 
-    def _pull(self, line: ServerLine, number: int, found: list[MayRead], *, is_bounded: bool) -> None:
+    def _pull(self, line: SimulatedLine, number: int, found: list[MayRead], *, is_bounded: bool) -> None:
         def hear(reading: MayRead) -> None:
             found.append(reading)
             self.go_on()
@@ -321,7 +321,7 @@ class ServedWorker(Process):
                 self._pushes += 1
                 push, map_ = PushId(self.number, self._pushes), self.lines.newest
                 staged: set[int] = set()
-                sent: set[ServerLine] = set()
+                sent: set[SimulatedLine] = set()
                 while map_ is self.lines.map and len(staged) < len(map_.servers):
                     for number, line in self.lines.ready().items():
                         if number not in staged and line not in sent:
@@ -331,7 +331,7 @@ class ServedWorker(Process):
                 if map_ is self.lines.map:
                     return push, map_.version
 
-    def _stage_at(self, number: int, line: ServerLine, push: PushId, staged: set[int]) -> None:
+    def _stage_at(self, number: int, line: SimulatedLine, push: PushId, staged: set[int]) -> None:
         def done() -> None:
             staged.add(number)
             self.go_on()
@@ -355,7 +355,7 @@ class ServedWorker(Process):
         """Propose until there is an answer, again whenever the servers or the connection change."""
         self._request += 1
         request, entry = self._request, make()
-        sent: tuple[ServerLine, int] | None = None
+        sent: tuple[SimulatedLine, int] | None = None
         with self._asking():
             while request not in self.told:
                 home, view = self.lines.newest.home.number, self.lines.newest.version

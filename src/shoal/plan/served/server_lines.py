@@ -12,7 +12,7 @@ from functools import partial
 from typing import Protocol
 
 from shoal.parameters.client.lineage import Lineage
-from shoal.plan.served.mail import Mail, ServerLine
+from shoal.plan.served.mail import Mail, SimulatedLine
 from shoal.plan.served.server_process import ServerProcess
 from shoal.plan.world.virtual_time import Process
 from shoal.values import ServerMap
@@ -30,7 +30,7 @@ class LinesOwner(Protocol):
         """The servers have another ledger than before."""
 
 
-class ServerLines:
+class SimulatedLines:
     def __init__(self, process: Process, owner: LinesOwner, mail: Mail, servers: dict[int, ServerProcess]) -> None:
         self.map: ServerMap | None = None  # the newest
         self.lineage = Lineage()
@@ -38,7 +38,7 @@ class ServerLines:
         self._owner = owner
         self._mail = mail
         self._servers = servers
-        self._lines: dict[int, ServerLine] = {}  # by server of the map
+        self._lines: dict[int, SimulatedLine] = {}  # by server of the map
         self._ready: set[int] = set()  # servers that may be asked
 
     @property
@@ -46,11 +46,11 @@ class ServerLines:
         assert self.map is not None, "a worker begins when it knows the map"
         return self.map
 
-    def ready(self) -> dict[int, ServerLine]:
+    def ready(self) -> dict[int, SimulatedLine]:
         """Lines to servers that may be asked."""
         return {number: line for number, line in self._lines.items() if number in self._ready}
 
-    def is_open(self, line: ServerLine | None) -> bool:
+    def is_open(self, line: SimulatedLine | None) -> bool:
         return line in self._lines.values()
 
     def hear_map(self, map_: ServerMap) -> None:
@@ -77,11 +77,11 @@ class ServerLines:
             self._process.after(RECONNECT_SECONDS, lambda: self._connect(number) if self.is_open(line) else None)
 
     def _connect(self, number: int) -> None:
-        line = self._lines[number] = ServerLine(self._mail, self._process, self._servers[number])
+        line = self._lines[number] = SimulatedLine(self._mail, self._process, self._servers[number])
         tell: Callable[[int], None] = partial(self._tell_origin, number, line)
         line.to_server(partial(self._servers[number].define, tell))
 
-    def _tell_origin(self, number: int, line: ServerLine, origin: int) -> None:
+    def _tell_origin(self, number: int, line: SimulatedLine, origin: int) -> None:
         line.to_worker(partial(self._hear_origin, number, origin))
 
     def _hear_origin(self, number: int, origin: int) -> None:

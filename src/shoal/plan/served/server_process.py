@@ -13,7 +13,7 @@ from typing import Protocol
 from shoal.parameters.ledger.effects import Begun, Drop, LedgerEnded, MayRead, Replace, Reply, Update
 from shoal.parameters.ledger.sequencer import Installed, Instruction, Redirect, SendToServer, SendToWorker, Sequencer
 from shoal.plan.members.invariants import Violation
-from shoal.plan.served.mail import Mail, ServerLine
+from shoal.plan.served.mail import Mail, SimulatedLine
 from shoal.plan.world.virtual_time import Action, Process
 from shoal.values import Server, ServerMap
 from shoal.wire.keeper_messages import Filled, ServerBeat, ServerFigures
@@ -91,7 +91,7 @@ class ServerProcess(Process):
         self._early: list[tuple[PushId, int, Action]] = []  # staged under a map that is not known here yet
         self._pulls: list[WaitingPull] = []
         self._defines: list[Callable[[int], None]] = []  # called with the ledger's origin when the map has begun
-        self._proposers: dict[int, tuple[ServerLine, Callable[[AnyAnswer], None]]] = {}  # by worker: who proposed last
+        self._proposers: dict[int, tuple[SimulatedLine, Callable[[AnyAnswer], None]]] = {}  # by worker
         self._unlinked: dict[int, float] = {}  # by other server of the map: since when there is no connection to it
         self.after(BEAT_SECONDS, self._beat)
 
@@ -145,7 +145,7 @@ class ServerProcess(Process):
         self._defines.append(tell)
         self._answer_defines()
 
-    def propose(self, line: ServerLine, proposal: Proposed) -> None:
+    def propose(self, line: SimulatedLine, proposal: Proposed) -> None:
         self._proposers[proposal.worker] = (line, proposal.hear)
         self._do(self.sequencer.proposed(proposal.entry, proposal.view))
 

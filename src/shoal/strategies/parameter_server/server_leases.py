@@ -117,8 +117,8 @@ class ServerLeases(FreeRunning):
     def is_called(self) -> bool:
         return self._view.is_called
 
-    def plan(self, terms: LoopTerms) -> None:
-        self._client.plan(terms)
+    def open_loop(self, terms: LoopTerms) -> None:
+        self._client.open_loop(terms)
 
     def lease(self, updates: int, holds: Sequence[Range] = ()) -> Granted:
         self._view.enrol()

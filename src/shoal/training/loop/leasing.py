@@ -48,7 +48,7 @@ class Leased(Supply):
         return Dealing(rank=0, shares=(1,), batch_size=plan.feed.batch_size, accumulate=plan.accumulate)
 
     def begin(self, *, holds_state: bool) -> None:
-        self._free.plan(self._terms())
+        self._free.open_loop(self._terms())
         if holds_state:
             self._loop.session.held.know_step()
 

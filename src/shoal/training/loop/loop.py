@@ -21,7 +21,7 @@ from shoal.training import texts
 from shoal.training.loop.leasing import Leased
 from shoal.training.loop.loop_length import LoopLength, LoopPlace
 from shoal.training.loop.loop_meetings import CalledMeetings, LoopMeetings, MeetingsInSteps
-from shoal.training.loop.loop_plan import LoopPlan
+from shoal.training.loop.loop_task import LoopTask
 from shoal.training.loop.supply import Dealt, Supply
 from shoal.training.mistakes.compared_data import HASHES, compare_data, kept_hashes, warn_of_change
 from shoal.training.mistakes.wrappers import wrapped_afterwards
@@ -39,7 +39,7 @@ from shoal.values import Cursor, TimeShares
 
 
 class Loop:
-    def __init__(self, session: Session, plan: LoopPlan) -> None:
+    def __init__(self, session: Session, plan: LoopTask) -> None:
         self.session = session
         self.plan = plan
         self.number = 0  # in program order, given when the loop starts

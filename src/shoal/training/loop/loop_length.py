@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from shoal.data.dealing import Dealing, count_steps
 from shoal.training import texts
-from shoal.training.loop.loop_plan import LoopPlan
+from shoal.training.loop.loop_task import LoopTask
 from shoal.values import Cursor
 from shoal.wire.tables import Range
 
@@ -23,7 +23,7 @@ class LoopPlace:
 
 @dataclass(frozen=True)
 class LoopLength:
-    plan: LoopPlan
+    plan: LoopTask
     dealing: Dealing
 
     @property

@@ -16,7 +16,7 @@ from shoal.data.feed import Batch
 from shoal.events import EpochEnded
 from shoal.strategies.peers.peers import Breakage
 from shoal.strategies.strategy import Iteration
-from shoal.training.loop.loop_plan import LoopPlan
+from shoal.training.loop.loop_task import LoopTask
 from shoal.training.session import Session
 from shoal.values import Cursor
 from shoal.wire.tables import Range
@@ -26,7 +26,7 @@ class LoopAtWork(Protocol):
     """What supplies and meetings know of the loop."""
 
     session: Session
-    plan: LoopPlan
+    plan: LoopTask
     number: int  # in program order
     first_step: int
     cursor: Cursor

@@ -15,7 +15,7 @@ from torch import nn
 from shoal.data.feed import Feed
 from shoal.strategies.replica.model_check import describe
 from shoal.terms import SAMPLE, SampleHashes
-from shoal.training.loop.loop_plan import LoopPlan
+from shoal.training.loop.loop_task import LoopTask
 from shoal.training.watched import Kept
 from shoal.values import Cursor
 
@@ -88,7 +88,7 @@ def data_samples(feed: Feed) -> SampleHashes:
     return () if feed.own_data or feed.is_stream else feed.fingerprint(Cursor()).hashes
 
 
-def loop_terms(plan: LoopPlan) -> Iterator[Term]:
+def loop_terms(plan: LoopTask) -> Iterator[Term]:
     yield from data_terms(plan.feed)
     yield "number of epochs", "as many as the steps take" if plan.total_epochs is None else plan.total_epochs
     yield "number of steps", "no limit" if plan.steps is None else plan.steps

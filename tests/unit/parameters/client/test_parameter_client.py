@@ -357,7 +357,7 @@ def test_a_push_that_is_given_up_is_forgotten_by_servers(shares_memory: bool) ->
 def test_leases_are_granted_used_and_over() -> None:
     with stand_ins(1) as servers, client_of(servers) as client:
         begin(client)
-        client.plan(LoopTerms(loop=1, first_epoch=0, epochs=1, samples=10, update=5))
+        client.open_loop(LoopTerms(loop=1, first_epoch=0, epochs=1, samples=10, update=5))
         used = 0
         while not (granted := client.lease(1)).is_over:
             assert granted.lease is not None
@@ -376,8 +376,8 @@ def test_a_read_that_would_wait_is_held_when_a_meeting_is_called() -> None:
             each.define(TABLE)
             each.enrol(terms)
         client.assign(tensors(0), None, updates=0)
-        client.plan(LoopTerms(loop=1, first_epoch=0, epochs=1, samples=100, update=5))
-        slow.plan(LoopTerms(loop=1, first_epoch=0, epochs=1, samples=100, update=5))
+        client.open_loop(LoopTerms(loop=1, first_epoch=0, epochs=1, samples=100, update=5))
+        slow.open_loop(LoopTerms(loop=1, first_epoch=0, epochs=1, samples=100, update=5))
         slow.lease(1)
         lease = client.lease(1).lease
         assert lease is not None

@@ -8,7 +8,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.parameters.ledger.leases import Leases, plan_leases
+from shoal.parameters.ledger.leases import Leases, open_leases
 from shoal.parameters.ledger.ranges import common, merged, total, without
 from shoal.wire.tables import LoopTerms, Range
 
@@ -43,8 +43,8 @@ def test_ranges_are_sets(first: list[Range], second: list[Range]) -> None:
 @given(ranges, st.integers(0, 4))
 def test_epochs_that_are_used_up_need_not_be_listed(done: list[Range], before: int) -> None:
     whole = tuple(Range(epoch, 0, 12) for epoch in range(before))
-    listed = plan_leases(terms(12, 4, 1, done=(*whole, *done)))
-    named = plan_leases(msgspec.structs.replace(terms(12, 4, 1, done=tuple(done)), used_before=before))
+    listed = open_leases(terms(12, 4, 1, done=(*whole, *done)))
+    named = open_leases(msgspec.structs.replace(terms(12, 4, 1, done=tuple(done)), used_before=before))
     assert (listed.free, listed.returned) == (named.free, named.returned)
     assert (listed.epoch, listed.position) == (named.epoch, named.position)
 
@@ -61,7 +61,7 @@ class Loop:
     """Carries out random operations and keeps book of its own."""
 
     def __init__(self, loop: LoopTerms) -> None:
-        self.leases: Leases = plan_leases(loop)
+        self.leases: Leases = open_leases(loop)
         self.everything = {(epoch, each) for epoch in range(loop.epochs) for each in range(loop.samples)}
         self.used = positions(loop.done) & self.everything
         self.held: dict[int, list[Range]] = {}
@@ -122,7 +122,7 @@ def test_every_position_is_used_once_whatever_workers_do(
 
 
 def test_a_push_cannot_use_what_its_worker_does_not_hold() -> None:
-    leases = plan_leases(terms(100, 1, 10))
+    leases = open_leases(terms(100, 1, 10))
     first = leases.grant(1, 1, members=2)
     assert first == Range(0, 0, 10)
     assert not leases.use(2, [first]), "somebody else's"
@@ -133,7 +133,7 @@ def test_a_push_cannot_use_what_its_worker_does_not_hold() -> None:
 
 
 def test_pieces_get_smaller_towards_the_end_and_returned_ones_come_first() -> None:
-    leases = plan_leases(terms(640, 1, 10))
+    leases = open_leases(terms(640, 1, 10))
     sizes = []
     while (piece := leases.grant(0, 8, members=4)) is not None:
         sizes.append(piece.size)
@@ -145,7 +145,7 @@ def test_pieces_get_smaller_towards_the_end_and_returned_ones_come_first() -> No
 
 
 def test_epochs_follow_each_other_without_a_barrier() -> None:
-    leases = plan_leases(terms(30, 2, 20))
+    leases = open_leases(terms(30, 2, 20))
     pieces = [leases.grant(worker, 1, members=4) for worker in range(4)]
     assert pieces == [Range(0, 0, 20), Range(0, 20, 30), Range(1, 0, 20), Range(1, 20, 30)]
     assert leases.grant(4, 1, members=4) is None
@@ -153,7 +153,7 @@ def test_epochs_follow_each_other_without_a_barrier() -> None:
 
 
 def test_a_loop_ends_after_as_many_updates_as_it_was_given() -> None:
-    leases = plan_leases(terms(1000, 5, 10, updates=5))
+    leases = open_leases(terms(1000, 5, 10, updates=5))
     first = leases.grant(0, 4, members=1)
     second = leases.grant(1, 4, members=1)
     assert first == Range(0, 0, 40)
@@ -169,6 +169,6 @@ def test_a_loop_ends_after_as_many_updates_as_it_was_given() -> None:
 
 
 def test_a_loop_without_samples_is_over_at_once() -> None:
-    assert plan_leases(terms(0, 3, 8)).is_over
-    assert plan_leases(terms(8, 0, 8)).is_over
-    assert plan_leases(terms(8, 1, 8, done=(Range(0, 0, 8),))).is_over
+    assert open_leases(terms(0, 3, 8)).is_over
+    assert open_leases(terms(8, 0, 8)).is_over
+    assert open_leases(terms(8, 1, 8, done=(Range(0, 0, 8),))).is_over

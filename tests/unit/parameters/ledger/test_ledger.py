@@ -17,7 +17,7 @@ from shoal.wire.ledger_entries import (
     Enrol,
     Granted,
     Lease,
-    PlanLoop,
+    OpenLoop,
     ProposalDone,
     Push,
     Told,
@@ -62,7 +62,7 @@ class Job:
     def plan(self, samples: int = 100, update: int = 10, loop: int = 1, worker: int = 0) -> AnyAnswer | None:
         terms = LoopTerms(loop=loop, first_epoch=0, epochs=1, samples=samples, update=update)
         generation = self.ledger.generation
-        self.add(PlanLoop(worker=worker, request=self.request(worker), generation=generation, terms=terms))
+        self.add(OpenLoop(worker=worker, request=self.request(worker), generation=generation, terms=terms))
         return self.answer(worker)
 
     def lease(self, worker: int, meetings: int = 0, holds: tuple[Range, ...] = (), loop: int = 1) -> AnyAnswer | None:

@@ -21,7 +21,7 @@ from shoal.wire.ledger_entries import (
     Call,
     Enrol,
     Lease,
-    PlanLoop,
+    OpenLoop,
     Push,
     Void,
 )
@@ -76,7 +76,7 @@ def test_nothing_within_bounds_raises_and_copies_agree(seed: int) -> None:
 def test_numbers_beyond_bounds_never_get_to_a_ledger(name: str, value: int) -> None:
     usual = {"loop": 1, "first_epoch": 0, "epochs": 1, "samples": 10, "update": 1}
     terms = LoopTerms(**{**usual, name: value})
-    plan = PlanLoop(worker=0, request=1, generation=1, terms=terms)
+    plan = OpenLoop(worker=0, request=1, generation=1, terms=terms)
     for note in (Propose(view=1, entry=plan), EntryRecord(job="job", view=1, number=1, entry=plan, stable=0)):
         with pytest.raises(WireError, match=name):
             decode_body(encode_note(note)[HEAD_BYTES:])
@@ -89,9 +89,9 @@ def begun(workers: tuple[int, ...] = (0,)) -> Ledger:
     return ledger
 
 
-def planned(**terms: object) -> PlanLoop:
+def planned(**terms: object) -> OpenLoop:
     usual = {"loop": 1, "first_epoch": 0, "epochs": 1, "samples": 10, "update": 1}
-    return PlanLoop(
+    return OpenLoop(
         worker=0,
         request=2,
         generation=1,

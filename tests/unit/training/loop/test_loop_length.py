@@ -12,7 +12,7 @@ from shoal.data.dealing import Dealing, deal, whole_batches
 from shoal.data.feed import Batch, Feed
 from shoal.data.fingerprint import Fingerprint
 from shoal.training.loop.loop_length import LoopLength, LoopPlace
-from shoal.training.loop.loop_plan import LoopPlan
+from shoal.training.loop.loop_task import LoopTask
 from shoal.values import Cursor
 from shoal.wire.tables import Range
 
@@ -39,8 +39,8 @@ def dealing(workers: int = 1, accumulate: int = 1) -> Dealing:
     return Dealing(rank=0, shares=(1,) * workers, batch_size=BATCH, accumulate=accumulate)
 
 
-def plan(feed: Feed, epochs: int = 3, steps: int | None = None, accumulate: int = 1) -> LoopPlan:
-    return LoopPlan(feed, first_epoch=0, epochs=epochs, total_epochs=epochs, accumulate=accumulate, steps=steps)
+def plan(feed: Feed, epochs: int = 3, steps: int | None = None, accumulate: int = 1) -> LoopTask:
+    return LoopTask(feed, first_epoch=0, epochs=epochs, total_epochs=epochs, accumulate=accumulate, steps=steps)
 
 
 def steps_of(dealt: Dealing, start: int, stop: int) -> int:
@@ -92,9 +92,9 @@ def test_a_stream_ends_nobody_knows_when() -> None:
     assert (length.end(LoopPlace(0, 0, Cursor())), length.epochs, length.steps_per_epoch) == (None, 3, None)
     with pytest.raises(TypeError, match="limit the loop with steps="):
         length.batches()
-    limited = LoopLength(LoopPlan(Samples(None), 0, 1, None, 2, steps=9), dealing())
+    limited = LoopLength(LoopTask(Samples(None), 0, 1, None, 2, steps=9), dealing())
     assert (limited.end(LoopPlace(1, 1, Cursor())), limited.batches(), limited.epochs) == (10, 18, 1)
 
 
 def test_epochs_that_a_limit_of_steps_comes_to() -> None:
-    assert LoopLength(LoopPlan(Samples(40), 0, 1, None, 1, steps=25), dealing()).epochs == 3
+    assert LoopLength(LoopTask(Samples(40), 0, 1, None, 1, steps=25), dealing()).epochs == 3

@@ -28,7 +28,7 @@ from shoal.parameters.server.space.job_state import JobState
 from shoal.parameters.server.space.site import Site
 from shoal.parameters.server.space.worker_desk import Orders, WorkerDesk
 from shoal.parameters.server.updates.block_updates import BlockUpdates, pushes_of
-from shoal.parameters.server.updates.holding import Holding, HoldingPlan, plan_of
+from shoal.parameters.server.updates.holding import Holding, HoldingLayout, plan_of
 from shoal.parameters.server.updates.update_rules import check_table, whole_bytes
 from shoal.values import ServerMap
 from shoal.wire import parameter_messages as wire
@@ -97,13 +97,13 @@ class Space:
         self._laying = LayingOut(self._site, table, None, plan, self._make_first)
         return False
 
-    def _plan_first(self, table: TableSpec, servers: ServerMap) -> HoldingPlan:
+    def _plan_first(self, table: TableSpec, servers: ServerMap) -> HoldingLayout:
         """In the second thread: check the table, then plan its layout."""
         check_table(table)
         self._check_quota(table, servers)
         return plan_of(table, servers, self._site.number)
 
-    def _make_first(self, plan: HoldingPlan) -> Holding:
+    def _make_first(self, plan: HoldingLayout) -> Holding:
         self._budget.check(plan.needed, f"its part of job {self.job}")
         return Holding(plan, self._budget)
 
@@ -256,7 +256,7 @@ class Space:
         self._advance()
         self._site.filled()
 
-    def _make_next(self, reason: str, plan: HoldingPlan) -> Holding:
+    def _make_next(self, reason: str, plan: HoldingLayout) -> Holding:
         """This server's part under a new map. After deaths of other servers, the part may be larger than the room."""
         older = self.state.holding
         if older is None or plan.needed > older.shard.held_bytes:
@@ -332,19 +332,19 @@ class Space:
         self._laying = self.state.holding = None
 
 
-Make = Callable[[HoldingPlan], Holding]  # raises `ServerRefused` if there is no room
+Make = Callable[[HoldingLayout], Holding]  # raises `ServerRefused` if there is no room
 
 
 class LayingOut:
     def __init__(
-        self, site: Site, table: TableSpec, older: Holding | None, plan: Callable[[], HoldingPlan], make: Make
+        self, site: Site, table: TableSpec, older: Holding | None, plan: Callable[[], HoldingLayout], make: Make
     ) -> None:
         """`plan` is called in the second thread. `make` makes the new holding; once that is whole, `older` is freed."""
         self.table = table
         self._site = site
         self._older = older
         self._make = make
-        self._plan: Future[HoldingPlan] = site.background.compute(plan)
+        self._plan: Future[HoldingLayout] = site.background.compute(plan)
         self._holding: Holding | None = None
 
     @property

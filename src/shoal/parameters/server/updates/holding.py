@@ -25,7 +25,7 @@ ARENA_TABLES, ARENA_SLACK = 16, 1 << 28  # most memory that a worker may share: 
 
 
 @dataclass(frozen=True)
-class HoldingPlan:
+class HoldingLayout:
     """What a server will hold under a map."""
 
     table: TableSpec
@@ -39,11 +39,11 @@ class HoldingPlan:
     lost: tuple[int, ...]  # blocks that should be here and that no server has
 
 
-def plan_of(table: TableSpec, servers: ServerMap, server: int) -> HoldingPlan:
+def plan_of(table: TableSpec, servers: ServerMap, server: int) -> HoldingLayout:
     """Takes seconds for the largest tables, and no memory for blocks."""
     placement = Placement(table, servers)
     layout = PartLayout(table, placement.keys(server))
-    return HoldingPlan(
+    return HoldingLayout(
         table=table,
         map=servers,
         server=server,
@@ -57,7 +57,7 @@ def plan_of(table: TableSpec, servers: ServerMap, server: int) -> HoldingPlan:
 
 
 class Holding:
-    def __init__(self, plan: HoldingPlan, budget: SpaceBudget, older: Holding | None = None) -> None:
+    def __init__(self, plan: HoldingLayout, budget: SpaceBudget, older: Holding | None = None) -> None:
         """`take_over` takes blocks from `older`; blocks that `older` lacks are absent."""
         self.table = plan.table
         self.map = plan.map

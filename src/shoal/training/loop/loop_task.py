@@ -8,7 +8,7 @@ from shoal.data.feed import Feed
 
 
 @dataclass(frozen=True)
-class LoopPlan:
+class LoopTask:
     feed: Feed
     first_epoch: int
     epochs: int  # how many, from first_epoch on

@@ -13,13 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 from shoal.errors import UsageError
 from shoal.launching import texts
-from shoal.launching.from_python.cluster_rows import whole_place, with_rows
+from shoal.launching.from_python.cluster_rows import TableJob, TableWriter, with_rows, written_by
 from shoal.launching.from_python.job_result import JobResult
 from shoal.launching.launch import launch
 
 if TYPE_CHECKING:
     from dask.dataframe import DataFrame
     from distributed import Client
+
+    from shoal.data.tables.part_writing import WrittenPart
+    from shoal.data.tables.rows_written import RowsWritten
 
 __all__ = ["train"]
 
@@ -36,25 +39,53 @@ def train(
     """Train on the workers of a Dask cluster, and return how the job ended, as `shoal.launch` does.
 
     `function` takes a `Run`, and `arguments` by name. With `data` it also takes `data`, a `shoal.Files` whose samples
-    are the rows. A Dask DataFrame is written once, without its index, by the cluster, as Parquet files to the folder or
-    URL `at`, which all workers reach. Instead of a data frame, give the URL of Parquet files that are there already: to
-    go on with a job, for example. `client`: of the cluster; without it the current one. Options are the settings of
-    `shoal run` in Python's spelling: `workers=4`.
+    are the rows. A Dask DataFrame is written once, without its index, by the cluster, as Parquet files to the empty
+    folder or URL `at`, which all workers reach. Instead of a data frame, give the URL of Parquet files that are there
+    already: to go on with a job, for example. `client`: of the cluster; without it the current one. Options are the
+    settings of `shoal run` in Python's spelling: `workers=4`.
     """
+    job = TableJob(function, arguments, {"on": "dask", **options})
     with contextlib.nullcontext() if client is None else client.as_current():
-        given = with_rows(arguments, data, at=at, write=_written)
-        return launch(function, arguments=given, on="dask", **options)
+        given = with_rows(job, data, at=at, writer=TableWriter(_check, _write))
+        return launch(function, arguments=given, **job.options)
 
 
-def _written(frame: DataFrame, at: str) -> str:
-    from shoal.data.tables.table_files import found_tables  # noqa: PLC0415  imports torch
+def _check(frame: DataFrame) -> None:
+    from distributed import futures_of, wait  # noqa: PLC0415  an extra
 
-    if not hasattr(frame, "to_parquet") or not hasattr(frame, "npartitions"):
+    if not hasattr(frame, "to_delayed") or not hasattr(frame, "npartitions"):
         raise UsageError(texts.no_table(type(frame).__name__, "dask.dataframe.DataFrame"))
-    place = whole_place(at)
-    if found_tables(place):
-        raise UsageError(texts.table_is_there(place))
-    digits = len(str(frame.npartitions))
+    if futures := futures_of(frame):
+        wait(futures)  # a cluster that still computes this very frame would look busy
+
+
+def _write(frame: DataFrame, place: str) -> RowsWritten:
+    from dask import delayed  # noqa: PLC0415  an extra
+
+    parts = frame.to_delayed()
+    digits = len(str(len(parts)))
     # Files are sorted by name: with equally many digits that is the order of the partitions.
-    frame.to_parquet(place, write_index=False, name_function=lambda number: f"part-{number:0{digits}}.parquet")
-    return place
+    names = [f"part-{number:0{digits}}.parquet" for number in range(len(parts))]
+    writes = [delayed(_write_partition)(part, place, name) for part, name in zip(parts, names, strict=True)]
+    with _cluster() as client:
+        return written_by(client.gather(client.compute(writes)), place)
+
+
+def _cluster() -> contextlib.AbstractContextManager[Client]:
+    """The current client, or one of the cluster that Dask's settings name. One of them is there: that was checked."""
+    from dask import config  # noqa: PLC0415  an extra
+    from distributed import Client  # noqa: PLC0415  an extra
+
+    with contextlib.suppress(ValueError):  # there is none
+        return contextlib.nullcontext(Client.current())
+    own: Client = Client(config.get("scheduler-address"), set_as_default=False, name="shoal")
+    return own
+
+
+def _write_partition(partition: Any, place: str, name: str) -> WrittenPart:
+    """In a worker of the cluster."""
+    import pyarrow  # type: ignore[import-untyped]  # noqa: PLC0415  an extra; has no types
+
+    from shoal.data.tables.part_writing import write_part  # noqa: PLC0415  not needed where nothing is written
+
+    return write_part(place, name, pyarrow.Table.from_pandas(partition, preserve_index=False))

@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Any
 from shoal.environment import in_ray_cluster
 from shoal.errors import UsageError
 from shoal.launching import texts
-from shoal.launching.from_python.cluster_rows import whole_place, with_rows
+from shoal.launching.from_python.cluster_rows import TableJob, TableWriter, with_rows, written_by
 from shoal.launching.from_python.job_result import JobResult
 from shoal.launching.launch import launch
 
 if TYPE_CHECKING:
     from ray.data import Dataset
+
+    from shoal.data.tables.rows_written import RowsWritten
 
 __all__ = ["train"]
 
@@ -38,13 +40,14 @@ def train(
     The cluster is the one that this program has called `ray.init` for, and stays connected. Otherwise it is found as by
     `shoal run --on ray`. `function` takes a `Run`, and `arguments` by name. With a `ray.data.Dataset` it also takes
     `data`, a `shoal.Files` whose samples are the rows: tasks of the cluster write them once, as Parquet files, to the
-    folder or URL `at`, which all nodes reach. Instead of a data set, give the URL of Parquet files that are there
+    empty folder or URL `at`, which all nodes reach. Instead of a data set, give the URL of Parquet files that are there
     already: to go on with a job, for example. Options are the settings of `shoal run` in Python's spelling:
     `workers=4, ray="gpus=1"`.
     """
-    given = with_rows(arguments, data, at=at, write=_written)
+    job = TableJob(function, arguments, {"on": "ray", **options})
     with _own_cluster():
-        return launch(function, arguments=given, on="ray", **options)
+        given = with_rows(job, data, at=at, writer=TableWriter(_check, _write))
+        return launch(function, arguments=given, **job.options)
 
 
 def _own_cluster() -> contextlib.AbstractContextManager[None]:
@@ -54,16 +57,14 @@ def _own_cluster() -> contextlib.AbstractContextManager[None]:
     return in_ray_cluster(str(ray.get_runtime_context().gcs_address))
 
 
-def _written(dataset: Dataset, at: str) -> str:
-    if not hasattr(dataset, "write_parquet"):
+def _check(dataset: Dataset) -> None:
+    if not hasattr(dataset, "write_datasink"):
         raise UsageError(texts.no_table(type(dataset).__name__, "ray.data.Dataset"))
-    from ray.data import SaveMode  # noqa: PLC0415  an extra
 
-    place = whole_place(at)
-    try:
-        dataset.write_parquet(place, mode=SaveMode.ERROR)
-    except ValueError as error:
-        if "already exists" in str(error):
-            raise UsageError(texts.table_is_there(place)) from None
-        raise
-    return place
+
+def _write(dataset: Dataset, place: str) -> RowsWritten:
+    from shoal.launching.from_python.ray_sink import RowsSink  # noqa: PLC0415  imports Ray, an extra
+
+    sink = RowsSink(place)
+    dataset.write_datasink(sink)
+    return written_by(sink.parts, place)

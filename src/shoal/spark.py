@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from shoal.errors import UsageError
 from shoal.launching import texts
-from shoal.launching.from_python.cluster_rows import with_rows
+from shoal.launching.from_python.cluster_rows import TableJob, TableWriter, with_rows
 from shoal.launching.from_python.job_result import JobResult
 from shoal.launching.launch import launch
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+    from shoal.data.tables.rows_written import RowsWritten
 
 __all__ = ["train"]
 
@@ -34,16 +36,17 @@ def train(
     """Train in the executors of the active SparkSession, and return how the job ended, as `shoal.launch` does.
 
     `function` takes a `Run`, and `arguments` by name. With `data` it also takes `data`, a `shoal.Files` whose samples
-    are the rows. Executors write the data frame once, as Parquet files, to the folder or URL `at`, which all of them
-    reach. Instead of a data frame, give the URL of Parquet files that are there already: to go on with a job, for
-    example. Options are the settings of `shoal run` in Python's spelling: `workers=4`.
+    are the rows. Executors write the data frame once, as Parquet files, to the empty folder or URL `at`, which all
+    of them reach. Instead of a data frame, give the URL of Parquet files that are there already: to go on with a job,
+    for example. Options are the settings of `shoal run` in Python's spelling: `workers=4`.
     """
-    given = with_rows(arguments, data, at=at, write=_written)
-    return launch(function, arguments=given, on="spark", **options)
+    job = TableJob(function, arguments, {"on": "spark", **options})
+    given = with_rows(job, data, at=at, writer=TableWriter(_check, _write))
+    return launch(function, arguments=given, **job.options)
 
 
-def _written(frame: DataFrame, at: str) -> str:
-    from pyspark.errors import AnalysisException, PySparkException  # noqa: PLC0415  an extra
+def _check(frame: DataFrame) -> None:
+    from pyspark.errors import PySparkException  # noqa: PLC0415  an extra
 
     if not hasattr(frame, "sparkSession"):
         raise UsageError(texts.no_table(type(frame).__name__, "pyspark.sql.DataFrame"))
@@ -51,11 +54,15 @@ def _written(frame: DataFrame, at: str) -> str:
         _ = frame.sparkSession.sparkContext
     except PySparkException:
         raise UsageError(texts.NO_CLASSIC_SESSION) from None
-    url = at if "://" in at else Path(at).absolute().as_uri()  # else Spark might take it for a path in HDFS
-    try:
-        frame.write.parquet(url)
-    except AnalysisException as error:
-        if error.getCondition() == "PATH_ALREADY_EXISTS":
-            raise UsageError(texts.table_is_there(at)) from None
-        raise
-    return url.replace("s3a://", "s3://", 1)  # Hadoop's name for the same place
+
+
+def _write(frame: DataFrame, place: str) -> RowsWritten:
+    from pyspark.sql import Observation, functions  # noqa: PLC0415  an extra
+
+    from shoal.data.tables.rows_written import counted  # noqa: PLC0415  imports torch
+
+    url = place if "://" in place else Path(place).as_uri()  # else Spark might take it for a path in HDFS
+    rows = Observation()
+    observed = frame.observe(rows, functions.count(functions.lit(1)).alias("rows"))
+    observed.write.mode("append").parquet(url)  # to a folder in which is nothing but Shoal's own file
+    return counted(place, int(rows.get["rows"]))

@@ -50,9 +50,9 @@ DOORS = {
     "torch_autoload": {"environment", "errors", "wire", "membership", "collectives", "entry", "training"},
     "__main__": {"cli"},
     "dask": {"data", "errors", "launching"},
-    "ray": {"environment", "errors", "launching"},
+    "ray": {"data", "environment", "errors", "launching"},
     "__init__": {"data", "entry", "launching", "training"},
-    "spark": {"errors", "launching"},
+    "spark": {"data", "errors", "launching"},
 }
 
 

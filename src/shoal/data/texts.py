@@ -140,6 +140,50 @@ def no_way_to_tables(url: str, why: str) -> str:
     return f"the tables at {url} cannot be listed: {why}; install what reads this kind of URL (s3: shoal[s3])"
 
 
+def amount(files: int, size: int) -> str:
+    return f"{files:,} file{'' if files == 1 else 's'} with {size:,} bytes"
+
+
+def tables_differ(url: str, machine: str, seen: str, written: str) -> str:
+    return (
+        f"{machine} sees {seen} at {url}, but the table was written as {written}: it must be a folder or URL that all "
+        "machines share, in which nothing was changed since"
+    )
+
+
+def rows_differ(url: str, machine: str, seen: int, written: int) -> str:
+    return (
+        f"{machine} sees {seen:,} rows at {url}, but {written:,} were written: it must be a folder or URL that all "
+        "machines share, to which nobody else writes"
+    )
+
+
+def table_unfinished(url: str) -> str:
+    return (
+        f"the table at {url} was not written to its end and may lack rows: remove it, and write it again there or "
+        "elsewhere"
+    )
+
+
+def table_is_there(url: str, rows: int) -> str:
+    return (
+        f"a whole table of {rows:,} rows is at {url} already; pass {url!r} in place of the table to train on it, or "
+        "another at="
+    )
+
+
+def place_in_use(url: str) -> str:
+    return f"there is something at {url} already, which Shoal has not written; pass another at=, or an empty folder"
+
+
+def marker_damaged(url: str, name: str) -> str:
+    return f"{name} at {url} is not what Shoal wrote; write the table again elsewhere"
+
+
+def place_not_written(url: str, why: str) -> str:
+    return f"nothing can be written to {url}: {why}; check the URL, the credentials and the free space"
+
+
 def no_column(column: str, there: list[str]) -> str:
     return f"there is no column {column}, only {', '.join(there)}"
 

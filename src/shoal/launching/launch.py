@@ -16,7 +16,7 @@ from shoal.job_config import JobConfig
 from shoal.launching import texts
 from shoal.launching.from_python.job_result import JobResult
 from shoal.launching.from_python.travelling import Travelling, name_of, travelling
-from shoal.launching.run_job import run_job
+from shoal.launching.run_job import check_job, check_places, run_job
 
 Program = str | os.PathLike[str] | Callable[..., object]
 
@@ -38,19 +38,39 @@ def launch(
 
     `launch("", resume="runs/one")` goes on with a job: an empty script means the recorded one with its arguments.
     """
-    if (environment := worker_environment()) is not None:
-        raise UsageError(texts.launch_in_worker(environment.worker))
-    given = {name: os.fspath(value) if isinstance(value, os.PathLike) else value for name, value in options.items()}
-    merged_over = partial(merge, given, file=None if config is None else os.fspath(config), origin="shoal.launch()")
-    merged = after_requeue(merged_over())
-    if merged.resume:
-        merged = resumed_settings(merged, lambda base: merged_over(base=base))
+    merged = _settings(config, options)
     with _as_script(train, script_arguments, arguments, merged) as job:
         ended = run_job(merged, job.script, job.arguments, private_files=job.private_files)
     finish = ended.finish
     return JobResult(
         finish.exit_code, ended.run_dir, finish.text if finish.exit_code else "", finish.error, merged.checkpoint_to
     )
+
+
+def check_launch(
+    function: Callable[..., object],
+    *,
+    arguments: Mapping[str, object],
+    config: str | os.PathLike[str] | None = None,
+    **options: object,
+) -> None:
+    """Raise what `launch` would raise for a function before it starts anything: for callers who have work to do first.
+
+    Arguments that are not known yet may be given as anything that has the same name.
+    """
+    merged = _settings(config, options)
+    with _as_script(function, (), arguments, merged) as job:
+        check_places(merged)
+        check_job(merged, job.script, job.arguments)
+
+
+def _settings(file: str | os.PathLike[str] | None, options: Mapping[str, object]) -> JobConfig:
+    if (environment := worker_environment()) is not None:
+        raise UsageError(texts.launch_in_worker(environment.worker))
+    given = {name: os.fspath(value) if isinstance(value, os.PathLike) else value for name, value in options.items()}
+    merged_over = partial(merge, given, file=None if file is None else os.fspath(file), origin="shoal.launch()")
+    merged = after_requeue(merged_over())
+    return resumed_settings(merged, lambda base: merged_over(base=base)) if merged.resume else merged
 
 
 def _as_script(

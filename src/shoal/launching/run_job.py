@@ -34,6 +34,7 @@ from shoal.launching import texts
 from shoal.launching.chaos import clauses as chaos
 from shoal.launching.coordinator_line import CoordinatorLine
 from shoal.launching.elsewhere.chosen import chosen_engine
+from shoal.launching.elsewhere.gathering import Elsewhere
 from shoal.launching.from_python.travelling import check_function
 from shoal.launching.launcher_loop import Equipment, LauncherLoop
 from shoal.launching.plaintext import spoken_plaintext
@@ -97,22 +98,16 @@ def run_job(
     coordinator always runs on this machine. `private_files` are removed, each with its folder, if this process is
     killed.
     """
-    check_script(script)
-    elsewhere = chosen_engine(config, script, arguments) if open_engine is None else None
+    elsewhere = check_job(config, script, arguments, brings_engine=open_engine is not None)
     config = config if elsewhere is None else elsewhere.config
-    check_function(script, arguments, Path(config.run_dir))
-    check_size(config)
     clauses = chaos.parse(config.chaos)
     for doubt in chaos.doubts(clauses, workers=config.workers, servers=config.of(ParameterServerSettings).server_count):
         print(f"shoal: {doubt}", file=sys.stderr)
-    with told_if_slow("reaching the server group"):
-        check_group(config)
-    worker_environment()  # report a mistake in it once here, not in every worker
     for doubt in likely_typos():
         print(f"shoal: warning: {doubt}", file=sys.stderr)
     if config.resume and (whose := strangers_hand(Path(config.run_dir))):
         command = shlex.join((str(Path(script).absolute()), *arguments))
-        print(printable(f"shoal: {whose}; about to run {command}"), file=sys.stderr, flush=True)
+        print(printable(f"shoal: {texts.about_to_run(whose, command)}"), file=sys.stderr, flush=True)
     with contextlib.ExitStack() as stack:
         held = _earlier_run(config, stack)
         stack.enter_context(spoken_plaintext(config.plaintext))
@@ -149,12 +144,38 @@ def run_job(
         finish, closing = _start_and_see_to(job, means, stack)
         put_in_order(job.run_dir, job.record_start, _end_of(finish), directory.settings_before)
     # The lock is free by now: a job that left no end in its record counts as crashed, not as running.
-    with told_if_slow("writing the report"):
+    with told_if_slow(texts.WRITING_REPORT):
         leave_report(job.run_dir, open_it=job.config.open)
     _say_how_it_ended(finish, job, closing)
     if elsewhere is not None and elsewhere.make_way is not None and finish.exit_code == 128 + signal.SIGTERM:
         elsewhere.make_way()
     return EndedJob(job.run_dir, finish)
+
+
+def check_job(
+    config: JobConfig, script: str, arguments: tuple[str, ...], *, brings_engine: bool = False
+) -> Elsewhere | None:
+    """Mistakes that can be seen before anything starts raise `ShoalError`. Starts nothing, and says nothing.
+
+    Returns the engine of `--on`, if it is not this machine's. `brings_engine`: the caller has another one.
+    """
+    check_script(script)
+    elsewhere = None if brings_engine else chosen_engine(config, script, arguments)
+    config = config if elsewhere is None else elsewhere.config
+    check_function(script, arguments, Path(config.run_dir))
+    check_size(config)
+    chaos.parse(config.chaos)
+    with told_if_slow(texts.REACHING_SERVERS):
+        check_group(config)
+    worker_environment()  # report a mistake in it once here, not in every worker
+    return elsewhere
+
+
+def check_places(config: JobConfig) -> None:
+    """Raises `ShoalError` if the run directory is taken, or there is nothing to go on from."""
+    with contextlib.ExitStack() as stack:
+        if _earlier_run(config, stack) is None:
+            run_directory.refuse_taken(config)
 
 
 def _say_how_it_ended(finish: FinishJob, job: Job, closing: Closing) -> None:

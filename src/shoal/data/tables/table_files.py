@@ -1,29 +1,39 @@
 """`table_files`: the Parquet files below a URL as data, a sample per row. For tables that Spark, Dask and others write.
 
 A file is read a row group at a time: in memory are its columns of one row group, as they lie in the file, and
-`ROWS_AT_ONCE` decoded rows. Needs the extra `tables`. Not here: what a row looks like (`rows`).
+`ROWS_AT_ONCE` decoded rows. Needs the extra `tables`. Not here: what a row looks like (`rows`), which files there are
+(`table_place`), and whether they are all there (`rows_written`).
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from os import PathLike, fspath
-from types import ModuleType
 from typing import Any
 
 import fsspec.core  # type: ignore[import-untyped]  # fsspec has no types
 
 from shoal.data import texts
-from shoal.data.loading import described
 from shoal.data.streams import Files
 from shoal.data.tables.rows import rows_of
-from shoal.errors import DataError, UsageError
+from shoal.data.tables.rows_written import RowsWritten, compared, marker_at
+from shoal.data.tables.table_place import parquet, public_url, seen_tables
+from shoal.errors import DataError
 
-ENDING = ".parquet"
-HIDDEN = ("_", ".")  # beginnings of names of files and folders that hold no rows: _SUCCESS, _temporary, .crc
 ROWS_AT_ONCE = 1024  # decoded
+
+
+@dataclass(frozen=True)
+class TableFiles(Files):
+    """`Files` that know what they should be: whoever gets them, on whatever machine, looks whether it sees the same."""
+
+    place: str = ""
+    written: RowsWritten | None = None  # None: nobody has said
+
+    def __reduce__(self) -> tuple[Callable[..., TableFiles], tuple[object, ...]]:
+        return arrived, (self.paths, self.read, self.place, self.written)
 
 
 def table_files(url: str | PathLike[str], *, columns: Sequence[str] | None = None) -> Files:
@@ -34,43 +44,28 @@ def table_files(url: str | PathLike[str], *, columns: Sequence[str] | None = Non
     these. Files are found when this is called, sorted by name; hidden and empty ones are left out. A URL is any that
     fsspec knows, such as `s3://bucket/table`, and may name a single file. Needs `pip install "shoal[tables]"`.
     """
-    _parquet()
-    paths = found_tables(fspath(url))
-    if not paths:
-        raise DataError(texts.no_tables(_public(fspath(url))))
-    return Files(paths, partial(read_rows, columns=None if columns is None else tuple(columns)))
+    parquet()
+    place = fspath(url)
+    written = marker_at(place)
+    seen = seen_tables(place) if written is None else compared(place, written)
+    if not seen.paths:
+        raise DataError(texts.no_tables(public_url(place)))
+    read = partial(read_rows, columns=None if columns is None else tuple(columns))
+    return TableFiles(seen.paths, read, place, written)
 
 
-def found_tables(place: str) -> list[str]:
-    """Paths or URLs of the Parquet files below a folder or URL."""
-    try:
-        return _found(place)
-    except ImportError as error:
-        raise UsageError(texts.no_way_to_tables(_public(place), str(error))) from None
-    except Exception as error:
-        why = described(error).replace(place, _public(place))
-        raise DataError(texts.tables_unreachable(_public(place), why)) from error
-
-
-def _found(place: str) -> list[str]:
-    filesystem, root = fsspec.core.url_to_fs(place)
-    filesystem.invalidate_cache()  # the files may have been written since this process last looked
-    if filesystem.isfile(root):
-        return [place]
-    found = filesystem.find(root, detail=True)
-    names = sorted(name for name, info in found.items() if info.get("size") != 0 and _is_table(name, root))
-    return names if "://" not in place else [filesystem.unstrip_protocol(name) for name in names]
-
-
-def _is_table(name: str, root: str) -> bool:
-    below = name.removeprefix(root).split("/")
-    return name.endswith(ENDING) and not any(part.startswith(HIDDEN) for part in below)
+def arrived(
+    paths: Sequence[str], read: Callable[[Any], Iterable[Any]], place: str, written: RowsWritten | None
+) -> TableFiles:
+    """The same files in another process. Raises `DataError` if they are not the same there."""
+    if written is not None:
+        compared(place, written)
+    return TableFiles(paths, read, place, written)
 
 
 def read_rows(path: str, *, columns: Sequence[str] | None = None) -> Iterator[dict[str, Any]]:
     """The rows of one Parquet file, as samples."""
-    parquet = _parquet()
-    with fsspec.open(path, "rb") as opened, parquet.ParquetFile(opened) as table:
+    with fsspec.open(path, "rb") as opened, parquet().ParquetFile(opened) as table:
         there = table.schema_arrow.names
         absent = [name for name in columns or () if name not in there]
         if absent:
@@ -78,17 +73,3 @@ def read_rows(path: str, *, columns: Sequence[str] | None = None) -> Iterator[di
         # Threads of Arrow's would take cores that other workers of this machine use.
         for batch in table.iter_batches(ROWS_AT_ONCE, columns=columns, use_threads=False):
             yield from rows_of(batch)
-
-
-def _parquet() -> ModuleType:
-    try:
-        import pyarrow.parquet  # type: ignore[import-untyped]  # noqa: PLC0415  an extra; has no types
-    except ImportError:
-        raise UsageError(texts.NO_PYARROW) from None
-    module: ModuleType = pyarrow.parquet
-    return module
-
-
-def _public(url: str) -> str:
-    """The URL without a user name and password."""
-    return re.sub(r"//[^/@]*@", "//", url)

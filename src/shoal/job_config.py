@@ -27,7 +27,6 @@ from shoal.settings import texts
 from shoal.settings.engines.engine_settings import LOCAL, EngineKind, EngineSettings
 from shoal.settings.kind_settings import Kind, KindSettings
 from shoal.settings.kinds import ENGINES, OWN_ENGINES, OWN_SETTINGS, OWN_STRATEGIES, STRATEGIES, settings_of
-from shoal.settings.secret_words import HOLDERS, without_secrets
 from shoal.settings.setting_checks import MOST_LOCAL, nearest, one_of
 from shoal.settings.strategy_settings import StrategySettings
 
@@ -172,8 +171,9 @@ class JobConfig(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbi
     def to_toml(self) -> str:
         """Every setting, so that a file written today means the same after a default has changed. No secrets."""
         values = self.values()
-        hidden = {name: without_secrets(str(values[name])) for name in HOLDERS}
-        return "".join(f"{name} = {_toml(value)}\n" for name, value in (values | hidden).items())
+        for settings in (*self.engine_settings, *self.strategy_settings):
+            values |= {name: value for name, value in settings.recorded().items() if name in values}
+        return "".join(f"{name} = {_toml(value)}\n" for name, value in values.items())
 
     def values(self) -> dict[str, object]:
         """Every setting by name, including settings of Shoal's own strategies and engines that are not chosen."""

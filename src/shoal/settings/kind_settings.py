@@ -48,6 +48,10 @@ class KindSettings(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", fo
     def check_unused(self, chosen: str) -> None:
         """Raise if one of these settings is changed. Called if the job has chosen another strategy, or engine."""
 
+    def recorded(self) -> dict[str, Any]:
+        """These settings by name, as the job's record and its workers see them: without secrets."""
+        return dict(msgspec.to_builtins(self))
+
     def changed(self) -> list[str]:
         """Names of the settings that differ from their defaults."""
         usual = type(self)()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 import shlex
 
-HOLDERS = ("spark",)  # settings whose words may have secrets
 HIDDEN = "NOT-RECORDED"  # in place of a secret
 TELLING = "secret|passw|passphrase|credential|key|token"  # in the name of a secret
 NAME = re.compile(TELLING, re.IGNORECASE)

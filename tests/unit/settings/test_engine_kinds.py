@@ -7,6 +7,7 @@ import pkgutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -103,7 +104,7 @@ def test_its_settings_are_options_of_the_command_line(arguments: tuple[str, ...]
         ({"on": "common"}, texts.setting_taken("engine", "common", "seed", "JobConfig")),
     ],
 )
-def test_an_engine_that_cannot_be_used_says_why(given: dict[str, str], words: str, tmp_path: Path) -> None:
+def test_an_engine_that_cannot_be_used_says_why(given: dict[str, Any], words: str, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("")
     with pytest.raises(UsageError) as caught:
         shoal.launch(str(tmp_path / "train.py"), **given)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from typing import Annotated
+from typing import Annotated, Any
 
 from msgspec import Meta
 
@@ -31,6 +31,9 @@ class SparkSettings(EngineSettings, frozen=True, kw_only=True, rename="kebab"):
     def check_values(self) -> None:
         spark_properties(self.spark)
         spark_wait(self.spark)
+
+    def recorded(self) -> dict[str, Any]:
+        return {"spark": without_secrets(self.spark)}
 
     def check_unused(self, chosen: str) -> None:  # noqa: ARG002  whichever it is
         if self.spark:

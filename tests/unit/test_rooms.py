@@ -18,7 +18,8 @@ MOST_LINES = 400
 SMALL = 60  # lines: what is smaller joins its only importer
 
 # Small modules with one importer that stay by themselves, and why.
-INTERFACES = frozenset({"strategies/choosing.py"})  # what a package that offers a strategy has to make
+# What a package that offers an engine or a strategy has to make.
+INTERFACES = frozenset({"launching/elsewhere/chosen.py", "strategies/choosing.py"})
 PURE_CORES = frozenset(
     {
         "collectives/schedules/double_tree.py",

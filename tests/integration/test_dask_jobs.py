@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,9 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from shoal.engines import texts as engine_texts
 from shoal.events import AnyEvent, StepsApplied, WorkerDied, WorkerEquipped
-from shoal.launching import texts
 from support.dask_cluster import DaskCluster, dask_cluster
 from support.launcher import PATIENCE, command_of, events_in, leftovers, processes_in, shoal, started
 
@@ -116,80 +113,3 @@ def test_nothing_of_a_killed_launcher_is_left_and_the_cluster_is_free(tmp_path: 
     again = command("script.py", "--epochs", "1", run="again")
     outcome = shoal(tmp_path, *again, variables=cluster.variables, patience=2 * PATIENCE)
     assert outcome.code == 0, outcome
-
-
-PROGRAM = """
-import sys
-
-import dask.dataframe
-import pandas
-import torch
-from distributed import Client
-
-import shoal
-import shoal.dask
-from shoal.errors import UsageError
-
-
-def count(run: shoal.Run, data: shoal.Files, epochs: int) -> None:
-    model = run.model(torch.nn.Linear(1, 1, dtype=torch.float64))
-    uses = run.model(torch.nn.Embedding(50, 1, dtype=torch.float64))
-    with torch.no_grad():
-        uses.weight.zero_()
-    groups = [{"params": model.parameters(), "lr": 0.1}, {"params": uses.weight, "lr": 1.0}]
-    optimizer = run.optimizer(torch.optim.SGD(groups))
-    for row in run.batches(data, batch_size=4, epochs=epochs):
-        ((model(row["x"][:, None]) - 1) ** 2 - uses(row["number"])).mean().backward()
-        uses.weight.grad *= (uses.weight.grad != 0).sum()
-        optimizer.step()
-        optimizer.zero_grad()
-    print("off by", round((uses.weight.detach() - epochs).abs().max().item(), 5))
-
-
-def refused(**arguments: object) -> None:
-    try:
-        shoal.dask.train(count, workers=2, **arguments)
-    except UsageError as error:
-        print("refused:", error)
-
-
-if __name__ == "__main__":
-    with Client(sys.argv[1], set_as_default=False) as client:
-        rows = pandas.DataFrame({"number": range(50), "x": [n / 50 for n in range(50)], "name": ["a"] * 50})
-        frame = dask.dataframe.from_pandas(rows, npartitions=3)
-        refused(data=frame, client=client)
-        refused(data=rows, at="rows", client=client)
-        refused(at="rows", client=client)
-        refused(data=frame, at="rows", client=client, arguments={"data": 1})
-        common = {"client": client, "workers": 2, "progress": "plain", "arguments": {"epochs": 2}}
-        shoal.dask.train(count, frame, at="rows", run_dir="written", **common).check()
-        refused(data=frame, at="rows", client=client)
-    refused(data="rows", arguments={"epochs": 2})
-"""
-
-
-def test_a_data_frame_is_written_by_the_cluster_and_every_row_counts_once(tmp_path: Path, cluster: DaskCluster) -> None:
-    (tmp_path / "program.py").write_text(PROGRAM)
-    words = [sys.executable, "program.py", cluster.address]
-    runtime = {"XDG_RUNTIME_DIR": str(tmp_path / "runtime")}
-    (tmp_path / "runtime").mkdir(mode=0o700)
-    ended = subprocess.run(
-        words, cwd=tmp_path, capture_output=True, text=True, timeout=3 * PATIENCE, check=False, env=os.environ | runtime
-    )
-    assert ended.returncode == 0, (ended.stdout, ended.stderr)
-    assert sorted(path.name for path in (tmp_path / "rows").iterdir()) == [f"part-{part}.parquet" for part in range(3)]
-    assert len(set(nodes_of(events_in(tmp_path / "written")).values())) == 2
-    for worker in (0, 1):
-        assert "off by 0.0\n" in (tmp_path / "written" / "logs" / f"worker-{worker}.log").read_text()
-    assert [line for line in ended.stdout.splitlines() if line.startswith("refused:")] == [
-        f"refused: {text}"
-        for text in (
-            texts.NO_PLACE_FOR_TABLE,
-            texts.no_table("DataFrame", "dask.dataframe.DataFrame"),
-            texts.at_without_table("rows"),
-            texts.data_twice("data"),
-            texts.table_is_there(str(tmp_path / "rows")),
-            engine_texts.NO_DASK_CLIENT,
-        )
-    ]
-    assert leftovers(tmp_path) == []

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -28,37 +27,6 @@ pytestmark = [
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "count_samples.py"
 EXACT = "1,437 samples, each used exactly"
-
-PROGRAM = """
-import sys
-import ray
-import ray.data
-import shoal.ray
-
-ray.init(address=sys.argv[1], log_to_driver=False, logging_level="ERROR")
-ray.data.DataContext.get_current().enable_progress_bars = False
-
-
-def train(run, data, rate):
-    import torch
-
-    model = run.model(torch.nn.Linear(1, 1))
-    optimizer = run.optimizer(torch.optim.SGD(model.parameters(), lr=rate))
-    for batch in run.batches(data, batch_size=4, epochs=1):
-        ((model(batch["item"].float()[:, None]) - 1) ** 2).mean().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        run.log(ones=float(len(batch["item"])))
-
-
-result = shoal.ray.train(
-    train, ray.data.from_items(list(range(40))), at="rows", arguments={"rate": 0.001}, workers=2, run_dir="run",
-    threads=1, progress="none",
-)
-result.check()
-assert ray.get(ray.remote(lambda: 7).remote()) == 7  # the program's own connection is still there
-print("steps", len(result.metrics["ones"].values))
-"""
 
 
 @pytest.fixture(scope="module")
@@ -162,22 +130,6 @@ def test_a_job_grows_into_a_new_node_which_also_replaces_a_lost_one(tmp_path: Pa
     assert [nodes_of(events)[event.worker] for event in died] == [lost]
     assert f"its node {lost} is gone" in died[0].reason
     assert leftovers(tmp_path) == []
-
-
-def test_a_program_trains_a_function_on_a_data_set_of_its_own_cluster(tmp_path: Path, cluster: RayCluster) -> None:
-    (tmp_path / "program.py").write_text(PROGRAM)
-    done = subprocess.run(
-        [sys.executable, "program.py", cluster.address],
-        cwd=tmp_path,
-        env={**os.environ, "RAY_TMPDIR": str(cluster.folder)},
-        capture_output=True,
-        text=True,
-        timeout=4 * PATIENCE,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout == "steps 5\n"  # 40 rows, 8 at a time
-    assert len(nodes_of(events_in(tmp_path / "run"))) == 2
 
 
 def test_without_a_cluster_one_is_started_for_the_job_and_ends_with_it(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import contextlib
 import os
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +17,6 @@ from safetensors.torch import load_file
 
 from shoal.engines import texts as engine_texts
 from shoal.events import AnyEvent, StepsApplied, WorkerDied, WorkerEquipped
-from shoal.launching import texts
 from support.launcher import PATIENCE, SHOAL, command_of, events_in, leftovers, processes_in, shoal
 from support.spark_cluster import cluster_properties, executors_of, is_installed, spark_variables
 
@@ -30,51 +28,6 @@ pytestmark = [
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "count_samples.py"
 ON_SPARK = ("--on", "spark", "--spark", cluster_properties(), "-n", "2", "--threads", "1")
-
-# A Spark program that trains on a data frame. The model counts how often each row is used.
-PROGRAM = """
-import sys, time
-import torch
-import shoal, shoal.errors, shoal.spark
-
-ROWS = 600
-
-
-def train(run, data, pause):
-    uses = torch.nn.Embedding(ROWS, 1, dtype=torch.float64)
-    torch.nn.init.zeros_(uses.weight)
-    model = run.model(uses)
-    optimizer = run.optimizer(torch.optim.SGD(model.parameters(), lr=1.0))
-    for rows in run.batches(data, batch_size=4, epochs=1):
-        time.sleep(pause)
-        (-model(rows["id"]).mean() + 0 * rows["value"].mean()).backward()
-        model.weight.grad *= (model.weight.grad != 0).sum()
-        optimizer.step()
-        optimizer.zero_grad()
-    if run.is_first:
-        found = model.weight.detach().flatten()
-        print("rows used once:", int(((found - 1).abs() < 1e-6).sum()))
-
-
-if __name__ == "__main__":
-    from pyspark.sql import SparkSession
-
-    settings = {"spark.executor.memory": "512m", "spark.ui.enabled": "false", "spark.log.level": "ERROR"}
-    session = SparkSession.builder.master("local-cluster[2,1,1024]").config(map=settings).getOrCreate()
-    frame = session.range(0, ROWS, 1, 6).selectExpr("id", "cast(id as double) as value")
-    for wrong in ({}, {"at": "."}):
-        try:
-            shoal.spark.train(train, frame, arguments={"pause": 0.1}, **wrong)
-        except shoal.errors.UsageError as error:
-            print(error)
-    options = {"workers": 2, "min_workers": 2, "progress": "plain"}
-    result = shoal.spark.train(train, frame, at="rows", arguments={"pause": 0.05}, run_dir="run", **options)
-    result.check()
-    print("the session still works:", session.range(7).count())
-    again = shoal.spark.train(train, "rows", arguments={"pause": 0.0}, run_dir="again")
-    print("again:", again.exit_code)
-    session.stop()
-"""
 
 
 @pytest.fixture
@@ -191,23 +144,3 @@ def test_a_job_of_one_to_two_workers_starts_with_the_only_core(tmp_path: Path, v
     assert engine_texts.process_waits("worker 1", "all 1 slots of the only node are in use") in stdout
     [node] = nodes_of(events_in(tmp_path / "run")).values()
     assert node.startswith("executor-driver-task-")
-
-
-def test_a_data_frame_is_trained_on_once_though_an_executor_is_killed(
-    tmp_path: Path, variables: dict[str, str]
-) -> None:
-    (tmp_path / "program.py").write_text(PROGRAM)
-    with started(tmp_path, {**variables, "PYSPARK_PYTHON": sys.executable}, sys.executable, "program.py") as program:
-        until_steps(tmp_path / "run", 0, program)
-        executors_of(program.pid)["0"].kill()
-        code, stdout, stderr = ended(program)
-    assert code == 0, stdout + stderr
-    assert stdout.splitlines()[:2] == [texts.NO_PLACE_FOR_TABLE, texts.table_is_there(".")]
-    assert stdout.count("rows used once: 600") == 2, stdout
-    assert "the session still works: 7" in stdout
-    assert "again: 0" in stdout
-    events = events_in(tmp_path / "run")
-    [died] = [event for event in events if isinstance(event, WorkerDied)]
-    nodes = nodes_of(events)
-    assert (nodes[died.worker], nodes[2]) == ("executor-0", "executor-2")
-    assert len(list((tmp_path / "rows").glob("*.parquet"))) == 6

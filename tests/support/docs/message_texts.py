@@ -144,7 +144,7 @@ def templates(node: ast.expr) -> Iterator[str]:
         case ast.Constant(value=str(text)):
             yield tidy(text)
         case ast.JoinedStr(values=values):
-            yield tidy("".join(str(part.value) if isinstance(part, ast.Constant) else ANY for part in values))
+            yield tidy("".join(filled(part) for part in values))
         case ast.BinOp(op=ast.Add(), left=left, right=right):
             yield from (tidy(one + other) for one in pieces(left) for other in pieces(right))
         case ast.IfExp(body=body, orelse=orelse):
@@ -153,6 +153,28 @@ def templates(node: ast.expr) -> Iterator[str]:
             yield from (template for value in values for template in templates(value))
         case ast.Call(func=ast.Name(), args=arguments):
             yield from (template for argument in arguments for template in templates(argument))
+
+
+def filled(part: ast.expr) -> str:
+    """Part of an f-string: its words, those of a constant that stands there, or `…`."""
+    match part:
+        case ast.Constant(value=value):
+            return str(value)
+        case ast.FormattedValue(value=ast.Name(id=name) | ast.Attribute(attr=name)):
+            return constants().get(name, ANY)
+    return ANY
+
+
+@cache
+def constants() -> dict[str, str]:
+    """Texts with a name in capitals, of all modules of texts; not those whose name has several values."""
+    found: dict[str, set[str]] = {}
+    for path in (path for name in TEXT_MODULES for path in ROOT.rglob(name)):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            match node:
+                case ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant(value=str(text))) if name.isupper():
+                    found.setdefault(name, set()).add(text)
+    return {name: texts.pop() for name, texts in found.items() if len(texts) == 1}
 
 
 def pieces(node: ast.expr) -> list[str]:

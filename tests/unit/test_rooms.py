@@ -25,7 +25,6 @@ PURE_CORES = frozenset(
         "collectives/schedules/double_tree.py",
         "collectives/schedules/hierarchical.py",
         "engines/nodes/node_words.py",
-        "engines/retries.py",
         "engines/spark/spark_failures.py",
         "engines/ssh/ssh_failures.py",
         "links/host_links.py",

@@ -1,12 +1,12 @@
-"""Whole jobs in real executors of Spark: kills of workers, executors and the launcher, and data frames to train on."""
+"""Whole jobs in real executors of Spark: kills of workers, executors and the launcher."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import shutil
+import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,9 +16,20 @@ import torch
 from safetensors.torch import load_file
 
 from shoal.engines import texts as engine_texts
-from shoal.events import AnyEvent, StepsApplied, WorkerDied, WorkerEquipped
+from shoal.engines.spark import texts as spark_texts
+from shoal.events import ProcessPlaced, WorkerDied
+from support import served_script
 from support.launcher import PATIENCE, SHOAL, command_of, events_in, leftovers, processes_in, shoal
-from support.spark_cluster import cluster_properties, executors_of, is_installed, spark_variables
+from support.spark_cluster import (
+    SOON,
+    cluster_properties,
+    executors_of,
+    is_installed,
+    nodes_of,
+    processes_below,
+    spark_variables,
+    until_steps,
+)
 
 pytestmark = [
     pytest.mark.long,
@@ -37,17 +48,7 @@ def variables(tmp_path: Path) -> Iterator[dict[str, str]]:
     (tmp_path / "runtime").mkdir()
     yield {"XDG_RUNTIME_DIR": str(tmp_path / "runtime"), **spark_variables(tmp_path)}
     assert leftovers(tmp_path) == []
-    assert executors_in(tmp_path) == []
-
-
-def executors_in(folder: Path) -> list[psutil.Process]:
-    """Executors, and whatever runs in their folders."""
-    found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            if process.cwd().startswith(str(folder)) and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-    return found
+    assert processes_below(tmp_path) == []
 
 
 @contextlib.contextmanager
@@ -76,19 +77,6 @@ def ended(launcher: subprocess.Popen[str]) -> tuple[int, str, str]:
     return launcher.returncode, stdout, stderr
 
 
-def until_steps(run_dir: Path, worker: int, launcher: subprocess.Popen[str]) -> None:
-    """Wait until a worker has taken steps."""
-    limit = time.monotonic() + 3 * PATIENCE
-    while not any(isinstance(one, StepsApplied) and one.worker == worker for one in events_in(run_dir)):
-        assert launcher.poll() is None, launcher.communicate()
-        assert time.monotonic() < limit, events_in(run_dir)
-        time.sleep(0.1)
-
-
-def nodes_of(events: list[AnyEvent]) -> dict[int, str]:
-    return {event.worker: event.node for event in events if isinstance(event, WorkerEquipped)}
-
-
 def tensors_in(run_dir: Path) -> dict[tuple[str, str], torch.Tensor]:
     """Of a run's checkpoint, by file and name."""
     parts = sorted((run_dir / "checkpoints").glob("*/*.safetensors"))
@@ -107,7 +95,7 @@ def test_a_killed_executor_is_replaced_alone_and_nothing_is_left_of_a_killed_lau
         running = [*processes_in(tmp_path), *psutil.Process(launcher.pid).children(recursive=True)]
         assert sum("script.py" in command_of(one) for one in running) >= 3  # the launcher and two workers
         launcher.kill()
-        _, alive = psutil.wait_procs(running, timeout=PATIENCE)
+        _, alive = psutil.wait_procs(running, timeout=SOON)
         _, stderr = launcher.communicate()
     assert not alive, [process.cmdline() for process in alive]
     assert not any("WARN" in line or "Stage" in line for line in stderr.splitlines()), stderr
@@ -132,6 +120,46 @@ def test_a_job_computes_the_same_bits_as_on_this_machine(tmp_path: Path, variabl
     expected, found = tensors_in(tmp_path / "here"), tensors_in(tmp_path / "there")
     assert expected.keys() == found.keys()
     assert all(torch.equal(expected[key], found[key]) for key in expected)
+
+
+def test_servers_are_in_different_executors_and_each_sample_counts_once(
+    tmp_path: Path, variables: dict[str, str]
+) -> None:
+    served_script.write(tmp_path, pause=0.02)
+    served = ("--strategy", "parameter-server", "--servers", "2", "--chaos", "kill worker 1 at step 20")
+    with started(tmp_path, variables, *SHOAL, "run", *ON_SPARK, "--run-dir", "run", *served, "script.py") as launcher:
+        code, _, stderr = ended(launcher)
+    assert code == 0, stderr
+    served_script.assert_each_sample_once(served_script.result(tmp_path))
+    events = events_in(tmp_path / "run")
+    placed = {one.server: one.node for one in events if isinstance(one, ProcessPlaced) and one.server is not None}
+    assert set(placed.values()) == {"executor-0", "executor-1"}
+    assert [event.worker for event in events if isinstance(event, WorkerDied)] == [1]
+
+
+def test_a_secret_of_spark_is_on_no_command_line_and_in_no_record(tmp_path: Path, variables: dict[str, str]) -> None:
+    """Spark refuses to authenticate without a secret, so a job that trains shows that Spark has got it."""
+    secret = "hunter2-of-spark"
+    words = f"{cluster_properties(1)} authenticate=true authenticate.secret={secret}"
+    (tmp_path / "job.toml").write_text(f'spark = "{words}"\n')
+    options = ("--config", "job.toml", "-n", "1", "--run-dir", "run", "script.py", "--pause", "0.1")
+    with started(tmp_path, variables, *SHOAL, "run", "--on", "spark", *options) as launcher:
+        until_steps(tmp_path / "run", 0, launcher)
+        running = [*psutil.Process(launcher.pid).children(recursive=True), *processes_below(tmp_path)]
+        commands = [command_of(process) for process in running]
+        assert any("org.apache.spark.deploy.SparkSubmit" in command for command in commands)
+        assert not any(secret in word for command in commands for word in command)
+        for process in processes_in(tmp_path):
+            if "script.py" in command_of(process) and process.pid != launcher.pid:
+                assert secret not in process.environ().values(), command_of(process)
+        launcher.send_signal(signal.SIGINT)
+        code, _, stderr = ended(launcher)
+    assert code == 130, stderr
+    held = [path for path in (tmp_path / "run").rglob("*") if path.is_file() and secret.encode() in path.read_bytes()]
+    assert held == []
+    again = shoal(tmp_path, "run", "--resume", "run", variables=variables)
+    assert again.code == 2, again
+    assert spark_texts.spark_secrets_missing(["authenticate.secret"]) in again.stderr
 
 
 def test_a_job_of_one_to_two_workers_starts_with_the_only_core(tmp_path: Path, variables: dict[str, str]) -> None:

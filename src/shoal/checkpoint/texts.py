@@ -225,3 +225,13 @@ def dtype_not_exported(path: object, dtype: object) -> str:
 
 def not_written(path: object, why: object) -> str:
     return f"{path} cannot be written: {why}"
+
+
+# After a checkpoint is published
+
+
+def not_tidied(checkpoint: str, why: object) -> str:
+    return (
+        f"{checkpoint} is published, but its mark or the removal of older checkpoints failed: {why}; the next "
+        "checkpoint tries again"
+    )

@@ -133,7 +133,7 @@ class _Progress:
         now = time.monotonic()
         if now - self._said >= PATIENCE:
             self._said = now
-            print(f"simulated {share:.0%} of the time", file=sys.stderr, flush=True)
+            print(texts.simulated(share), file=sys.stderr, flush=True)
 
 
 def lines(plan: ClusterPlan, assumed: Assumptions, found: Prediction) -> list[str]:

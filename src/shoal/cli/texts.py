@@ -62,6 +62,10 @@ def serving(server: int, keeper: Address) -> str:
     return f"server {server} serves the group at {keeper}, until Ctrl-C"
 
 
+def simulated(share: float) -> str:
+    return f"simulated {share:.0%} of the time"
+
+
 def no_runs(folder: str) -> str:
     return f"no runs in {folder}; `shoal run SCRIPT` makes one"
 

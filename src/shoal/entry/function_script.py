@@ -26,6 +26,7 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any
 
+from shoal.entry import texts
 from shoal.environment import function_file_here, script_here
 from shoal.errors import UsageError
 
@@ -77,20 +78,6 @@ def title_of(script: str, arguments: Sequence[str]) -> str:
     """What to call a job: its script, or the name of its function."""
     call = recorded_call(script, arguments)
     return script if call is None else call.name.rpartition(".")[2]
-
-
-# What workers say about the function's file.
-
-
-def not_kept(file: str) -> str:
-    return (
-        f"the function of this job is not there any more: {file} is gone; it was in no module that workers could "
-        "import, so give it again: shoal.launch(train, resume=...)"
-    )
-
-
-def not_private(file: str) -> str:
-    return f"{file}, which holds the job's function, is no plain file of this user alone; it is not read"
 
 
 # In a worker
@@ -159,11 +146,11 @@ def _unpickled(file: str) -> tuple[Callable[..., Any], Mapping[str, Any]]:
     try:
         descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
-        raise UsageError(not_kept(file)) from None
+        raise UsageError(texts.function_gone(file)) from None
     with os.fdopen(descriptor, "rb") as opened:
         about = os.fstat(descriptor)
         if not stat.S_ISREG(about.st_mode) or about.st_uid != os.geteuid() or about.st_mode & 0o077:
-            raise UsageError(not_private(file))
+            raise UsageError(texts.function_not_private(file))
         function, keywords = pickle.load(opened)  # noqa: S301
     return function, keywords
 

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from shoal.entry import texts
 from shoal.entry.alone import AloneJob, settings_alone
 from shoal.entry.shoal_main import as_shoal_error, start_session, to_its_end
 from shoal.errors import ScriptFailed, ShoalError
@@ -74,5 +75,4 @@ def run_alone(train: Callable[[Run], T], options: dict[str, Any]) -> T:
 def alone_words(device: str) -> str:
     """The first line of a script that was started by itself."""
     script = getattr(sys.modules.get("__main__"), "__file__", None)
-    advice = "" if script is None else f"; `shoal run -n 4 {Path(script).name}` trains on 4"
-    return f"training in 1 process, on {device}{advice}"
+    return texts.alone(device, "" if script is None else Path(script).name)

@@ -68,3 +68,23 @@ def spawns_workers(where: str, name: str) -> str:
         f"{where}: torch.{name}: the script starts its own workers, but `shoal run` has already started them; call the "
         'function directly, once, with rank = int(os.environ["RANK"]), or run the script with plain python'
     )
+
+
+def alone(device: str, script: str) -> str:
+    """`script`: the file's name; empty: not known."""
+    advice = f"; `shoal run -n 4 {script}` trains on 4" if script else ""
+    return f"training in 1 process, on {device}{advice}"
+
+
+# The file of a job's function
+
+
+def function_gone(file: str) -> str:
+    return (
+        f"the function of this job is not there any more: {file} is gone; it was in no module that workers could "
+        "import, so give it again: shoal.launch(train, resume=...)"
+    )
+
+
+def function_not_private(file: str) -> str:
+    return f"{file}, which holds the job's function, is no plain file of this user alone; it is not read"

@@ -65,7 +65,4 @@ def discard(publisher: Publisher | None, instruction: DiscardCheckpoint) -> None
     try:
         publisher.discard(instruction.checkpoint)
     except Exception as error:  # as above; the next run of the job tries again
-        sys.stderr.write(
-            f"shoal: what was written of {instruction.checkpoint} could not be removed: {error or repr(error)}; "
-            "the job goes on\n"
-        )
+        sys.stderr.write(f"shoal: {texts.not_removed(instruction.checkpoint, str(error) or repr(error))}\n")

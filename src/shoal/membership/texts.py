@@ -11,6 +11,11 @@ from shoal.values import Address
 
 NO_CHECKPOINTS = "this coordinator keeps no checkpoints; see --checkpoint-every and --run-dir"
 
+
+def not_removed(checkpoint: str, why: str) -> str:
+    return f"what was written of {checkpoint} could not be removed: {why}; the job goes on"
+
+
 # Stopping
 
 AGAIN = "(Ctrl-C again to stop now)"

@@ -60,6 +60,8 @@ class Entry:
 PAGES = {
     "launching/chaos/texts.py": "tools.md",
     "engines/kubernetes/texts.py": "starting.md",
+    "engines": "nodes.md",
+    "wire": "starting.md",
     "bench": "tools.md",
     "plan": "tools.md",
     "launching": "starting.md",

@@ -77,10 +77,7 @@ class StorePublisher(Publisher):
                 removed.append(name)
             self._clear_leftovers(request.checkpoint)
         except OSError as error:
-            sys.stderr.write(
-                f"shoal: {request.checkpoint} is published, but its mark or the removal of older checkpoints failed: "
-                f"{error}; the next checkpoint tries again\n"
-            )
+            sys.stderr.write(f"shoal: {texts.not_tidied(request.checkpoint, error)}\n")
         return tuple(removed)
 
     def _clear_leftovers(self, newest: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import signal
 import subprocess
@@ -38,6 +39,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "count_samples.py"
 EXACT = "1,437 samples, each used exactly"
 SLOWLY = ("script.py", "--pause", "0.05")
 ASKED = ("--nodes", "2", "--time", "30m")
+CORES = os.sched_getaffinity(0)
 SOON = 15.0  # seconds in which nothing of a killed launcher is left
 BUSY = ("srun", "--nodes=2", "--exclusive", "sleep", "1000")  # both nodes
 HELD = ("salloc", "--nodes=2", "--exclusive", "--no-kill", "--quiet")  # four slots on each node
@@ -158,6 +160,19 @@ def test_servers_are_on_different_nodes_and_each_sample_counts_once(tmp_path: Pa
     placed = {one.server: one.node for one in events if isinstance(one, ProcessPlaced) and one.server is not None}
     assert placed == {0: "node1", 1: "node2"}
     assert [event.worker for event in events if isinstance(event, WorkerDied)] == [1]
+
+
+@pytest.mark.skipif(len(CORES) < 2, reason="needs two cores")
+def test_workers_share_the_cores_of_a_node_where_slurm_binds_tasks(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text("import os\nprint('cores', len(os.sched_getaffinity(0)))\n")
+    with slurm_cluster(1, cores=2, binds=True) as cluster:
+        bound = cluster.run("srun", "--ntasks=1", "nproc")
+        assert bound.stdout == "1\n", bound.stderr
+        with cluster.started(tmp_path, *command("--nodes", "1", "script.py", workers=2)) as launcher:
+            code, stdout, stderr = ended(launcher)
+        cluster.wait_until_idle()
+    assert code == 0, stdout + stderr
+    assert stdout.count(f"cores {len(CORES)}") == 2, stdout
 
 
 def test_free_slots_of_another_node_take_over_from_a_node_that_is_lost(tmp_path: Path) -> None:
@@ -297,7 +312,7 @@ def test_a_job_that_is_preempted_saves_and_goes_on_when_slurm_starts_it_again(
 
 
 def test_a_job_computes_the_same_bits_as_on_this_machine(tmp_path: Path, cluster: SlurmCluster) -> None:
-    """Two workers on each of two machines, which share no memory: sums are made in the order of the ranks all the same."""
+    """Two workers on each of two machines, which share no memory: sums are made in the order of the ranks even so."""
     exact = ("--threads", "1", "--deterministic", "--seed", "7", "--progress", "none", "script.py")
     here = shoal(tmp_path, "run", "-n", "4", "--run-dir", "here", *exact, patience=2 * PATIENCE)
     assert here.code == 0, here

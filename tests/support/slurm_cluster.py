@@ -27,6 +27,8 @@ PATIENCE = 60.0  # seconds; generous, since the machine may be busy
 BOOT = 'hostname "$1"; shift; "$@" & while :; do wait; sleep 1; done'
 WITH_US = ("setpriv", "--pdeathsig", "KILL")  # what follows is killed if this process is
 ENTER = 'hostname "$1"; shift; exec "$@"'
+NO_BINDING = "TaskPlugin=task/none"
+BINDING = "TaskPlugin=task/affinity\nTaskPluginParam=Cores"  # each task to as many cores as it has asked for
 
 CONFIGURATION = """
 ClusterName=test
@@ -44,7 +46,7 @@ SlurmdPidFile={folder}/slurmd-%n.pid
 SlurmctldLogFile={folder}/slurmctld.log
 SlurmdLogFile={folder}/slurmd-%n.log
 ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
+{binding}
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 JobAcctGatherType=jobacct_gather/none
@@ -73,9 +75,14 @@ def is_installed() -> bool:
 
 
 class SlurmCluster:
-    """`size` compute machines, called node1, node2..., each with `cores` cores, whatever this machine has."""
+    """`size` compute machines, called node1, node2..., each with `cores` cores, whatever this machine has.
 
-    def __init__(self, size: int = 2, *, cores: int = 4, kill_wait: int = 20, slurmd_timeout: int = 10) -> None:
+    With `binds`, Slurm binds tasks to cores; then a machine must not have more cores than this one.
+    """
+
+    def __init__(
+        self, size: int = 2, *, cores: int = 4, kill_wait: int = 20, slurmd_timeout: int = 10, binds: bool = False
+    ) -> None:
         self.nodes = [f"node{number}" for number in range(1, size + 1)]
         self.folder = Path(tempfile.mkdtemp(prefix="slurm-", dir="/tmp"))  # the name must be short: sockets are there
         self.folder.chmod(0o755)  # munged wants that everybody reaches its socket
@@ -83,7 +90,7 @@ class SlurmCluster:
         self._network: Network | None = None
         try:
             self._network = Network(size + 1)
-            self._configure(cores, kill_wait, slurmd_timeout)
+            self._configure(cores, kill_wait, slurmd_timeout, BINDING if binds else NO_BINDING)
             self._start_munged()
             self._boot(HEAD, "slurmctld", "-D")
             for node in self.nodes:
@@ -212,7 +219,7 @@ class SlurmCluster:
         first.kill()
         first.wait()
 
-    def _configure(self, cores: int, kill_wait: int, slurmd_timeout: int) -> None:
+    def _configure(self, cores: int, kill_wait: int, slurmd_timeout: int, binding: str) -> None:
         nodes = [
             f"NodeName={node} NodeAddr={self.host(node)} CPUs={cores} Sockets=1 CoresPerSocket={cores} "
             f"ThreadsPerCore=1 RealMemory=1000 State=UNKNOWN"
@@ -227,6 +234,7 @@ class SlurmCluster:
             nodes="\n".join(nodes),
             kill_wait=kill_wait,
             slurmd_timeout=slurmd_timeout,
+            binding=binding,
         )
         (self.folder / "slurm.conf").write_text(text)
         (self.folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")  # which needs none as long as none is used
@@ -275,6 +283,6 @@ class SlurmCluster:
 
 
 @contextlib.contextmanager
-def slurm_cluster(size: int = 2, *, cores: int = 4, kill_wait: int = 20) -> Iterator[SlurmCluster]:
-    with contextlib.closing(SlurmCluster(size, cores=cores, kill_wait=kill_wait)) as cluster:
+def slurm_cluster(size: int = 2, *, cores: int = 4, kill_wait: int = 20, binds: bool = False) -> Iterator[SlurmCluster]:
+    with contextlib.closing(SlurmCluster(size, cores=cores, kill_wait=kill_wait, binds=binds)) as cluster:
         yield cluster

@@ -15,7 +15,7 @@ from shoal.parameters.client.parameter_client import EnrolTerms
 from shoal.parameters.keeper.group_events import GroupServerLost, SpaceEnded
 from shoal.parameters.keeper.keeper_client import KeeperClient
 from shoal.parameters.keeper.space_terms import SpaceTerms
-from shoal.parameters.server.updates.holding import plan_of
+from shoal.parameters.server.updates.holding import layout_of
 from shoal.values import ServerMap
 from shoal.wire import parameter_messages as wire
 from shoal.wire.ledger_entries import Push
@@ -52,7 +52,7 @@ class Tenant:
         self._rng = rng
         self._map = servers
         self._pushes = 100
-        self._plans = plans = [plan_of(ITS_TABLE, servers, server.number) for server in servers.servers]
+        self._plans = plans = [layout_of(ITS_TABLE, servers, server.number) for server in servers.servers]
         tensors = (TensorSpec(name="t", shape=(5,), dtype="float32"), TensorSpec(name="u", shape=(), dtype="float16"))
         group = {"lr": 0.1}
         self._values = RandomValues(

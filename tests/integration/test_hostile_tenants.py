@@ -18,7 +18,7 @@ from shoal.parameters.keeper.keeper_client import KeeperClient
 from shoal.parameters.keeper.space_terms import SpaceTerms
 from shoal.parameters.ledger.effects import Effect
 from shoal.parameters.ledger.ledger import Ledger
-from shoal.parameters.server.updates.holding import HoldingLayout, plan_of
+from shoal.parameters.server.updates.holding import HoldingLayout, layout_of
 from shoal.transport.memory.arena import Offer
 from shoal.wire.ledger_entries import AnyEntry, Assign, Call, Enrol, OpenLoop, Push
 from shoal.wire.parameter_messages import (
@@ -223,7 +223,7 @@ class Unruly:
 def home_plan(group: Group, table: TableSpec) -> HoldingLayout:
     made = group.keeper.status().map
     assert made is not None
-    return plan_of(table, made, made.home.number)
+    return layout_of(table, made, made.home.number)
 
 
 def staged(plan: HoldingLayout, push: PushId, first: int, last: int) -> Stage:

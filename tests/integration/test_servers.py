@@ -23,7 +23,7 @@ from shoal.parameters.keeper.space_terms import SpaceTerms
 from shoal.parameters.server import keeper_link, server_peers
 from shoal.parameters.server.server import ServerConfig, ServerLoop
 from shoal.parameters.server.space import space
-from shoal.parameters.server.updates.holding import HoldingLayout, plan_of
+from shoal.parameters.server.updates.holding import HoldingLayout, layout_of
 from shoal.parameters.server.updates.shard import Shard
 from shoal.transport.connection.handshake import Key
 from shoal.transport.connection.name_lookup import SocketAddress
@@ -483,9 +483,9 @@ def test_a_table_that_takes_long_to_lay_out_keeps_nobody_waiting(monkeypatch: py
     def slow(table: TableSpec, servers: ServerMap, server: int) -> HoldingLayout:
         if table.digest == large.digest:
             may_go_on.wait(PATIENCE)
-        return plan_of(table, servers, server)
+        return layout_of(table, servers, server)
 
-    monkeypatch.setattr(space, "plan_of", slow)
+    monkeypatch.setattr(space, "layout_of", slow)
     table = table_for()
     with group_of(2, 2) as group, ThreadPoolExecutor(1) as other:
         client = begin(group, table)

@@ -167,7 +167,7 @@ class Run:
         self, data: object, options: BatchOptions, *, first_epoch: int, epochs: int, total_epochs: int | None
     ) -> Batches:
         feed = feed_for(data, self._feed_options(options))
-        plan = LoopTask(
+        task = LoopTask(
             feed=feed,
             first_epoch=first_epoch,
             epochs=epochs,
@@ -175,7 +175,7 @@ class Run:
             accumulate=options.accumulate,
             steps=options.steps,
         )
-        return Batches(Loop(self._session, plan))
+        return Batches(Loop(self._session, task))
 
     def _feed_options(self, options: BatchOptions) -> FeedOptions:
         return FeedOptions(

@@ -23,7 +23,7 @@ from shoal.collectives.torch_backend import monitored_barrier
 from shoal.collectives.torch_backend.calls import in_torch_errors
 from shoal.collectives.torch_backend.collectives import Collectives
 from shoal.collectives.torch_backend.deadlines import Deadline, deadlines
-from shoal.collectives.torch_backend.group_forming import form, host_towards
+from shoal.collectives.torch_backend.group_making import form, host_towards
 from shoal.collectives.torch_backend.layout import nothing_much
 from shoal.collectives.torch_backend.monitored_barrier import MonitoredBarrier
 from shoal.collectives.torch_backend.rendezvous import Meeting, prefixed

@@ -3,7 +3,7 @@
 A store may hold keys of an earlier attempt: of a group that was destroyed, or of processes that died while they met. So
 rank 0 opens each meeting under a new random name, and a rank takes part only in a meeting whose list of members holds
 the nonce that the rank has just made. Afterwards the ranks exchange bytes under that name. Not here: what they exchange
-(`group_forming`), who may put something into the store (`seal`), and the connections.
+(`group_making`), who may put something into the store (`seal`), and the connections.
 """
 
 from __future__ import annotations

@@ -34,8 +34,8 @@ from shoal.membership.core.stopping import Stopping
 from shoal.membership.generations.forming import EarlierGenerations
 from shoal.membership.generations.generations import Generations
 from shoal.membership.verdicts.deaths import Exit
-from shoal.membership.verdicts.ending import JobEnding
 from shoal.membership.verdicts.finishing import Finishing
+from shoal.membership.verdicts.job_end import JobEnd
 from shoal.membership.verdicts.verdicts import Verdicts
 from shoal.wire.messages import (
     Beat,
@@ -92,19 +92,19 @@ class MembershipCore:
         known = remembered or Remembered()
         after = past.generation if known.generation is None else 0  # checkpoints of this run do not count as past
         self._publishing = Publishing(self._audience, after_generation=after, settled=known.settled)
-        self._ending = JobEnding(self._audience, self._publishing, self._clock, now=now)
+        self._end_of_job = JobEnd(self._audience, self._publishing, self._clock, now=now)
         self._generations = Generations(config, self._audience, self._publishing, past, now)
         self._greeting = admission.greeting(config, program or JobProgram(), heartbeat=self._generations.interval)
         self._workers = self._generations.workers
         self._briefings = Briefings(self._generations, self._audience)
         self._finishing = Finishing(config, self._audience, self._generations, self._publishing)
-        self._verdicts = Verdicts(config, self._audience, self._finishing, self._ending, self._stop)
+        self._verdicts = Verdicts(config, self._audience, self._finishing, self._end_of_job, self._stop)
         self._verdicts.expects_workers = program is not None and program.joins
         self._is_resumed = past.generation > 0
         self._highest = max(config.workers - 1, known.highest_worker)  # highest number given to a worker
         self._guests = set(known.guests)  # numbers that were given to workers beyond those that the launcher starts
         if known.end is not None:
-            self._ending.remember(known.end)
+            self._end_of_job.remember(known.end)
         elif known.stop is not None:
             self._stop.remember(known.stop)
         if known.generation is not None:
@@ -140,10 +140,10 @@ class MembershipCore:
             self._clock.heed(happened.event, now)
         else:
             self._tick(now)
-        if not self._ending.is_over:
+        if not self._end_of_job.is_over:
             self._settle(is_tick=isinstance(happened, Tick))
             self._briefings.follow()
-        if self._ending.ended is not None:
+        if self._end_of_job.ended is not None:
             self._clock.go_on(now)  # the end of a job waits for a full disk for a limited time only
         return self._audience.take()
 
@@ -154,7 +154,7 @@ class MembershipCore:
             return
         if self._audience.is_new(client):
             self._first_message(client, message)
-        elif self._ending.is_over:
+        elif self._end_of_job.is_over:
             return
         elif (number := self._audience.worker_of(client)) is None:
             self._from_watcher(client, message)
@@ -163,8 +163,8 @@ class MembershipCore:
 
     def _first_message(self, client: int, message: ClientMessage) -> None:
         objection = admission.objection(message)
-        ended = self._ending.ended
-        if not objection and ended is not None and not self._ending.is_telling:
+        ended = self._end_of_job.ended
+        if not objection and ended is not None and not self._end_of_job.is_telling:
             objection = f"the job has ended: {ended.text}"
         if isinstance(message, Join) and not objection:
             objection = admission.objection_to_worker(message, self._highest, self._workers, self._verdicts.exits)
@@ -198,7 +198,7 @@ class MembershipCore:
         self._generations.back(worker, client, self._now)
         self._audience.add_worker(client, join.worker)
         current = self._generations.current
-        if self._ending.ended is not None:
+        if self._end_of_job.ended is not None:
             pass  # only the end itself is still missing from the record
         elif is_return and current is not None:
             self._audience.record(events.WorkerReturned(worker=join.worker, generation=current.number))
@@ -249,7 +249,7 @@ class MembershipCore:
             if (busy := self._workers.get(message.worker)) is not None:
                 busy.heard = self._now
         elif isinstance(message, Enlist):
-            if self._ending.ended is None:  # a job that has ended needs no more workers
+            if self._end_of_job.ended is None:  # a job that has ended needs no more workers
                 self._enlist(client)
         elif isinstance(message, Inject):
             if (victim := self._workers.get(message.worker)) is not None and victim.client is not None:
@@ -353,7 +353,7 @@ class MembershipCore:
             self._publishing.part(worker.number, part, generation, self._now)
 
     def _request_stop(self, worker: int | None, request: StopRequest) -> None:
-        if self._stop.reason is None and self._ending.ended is None:
+        if self._stop.reason is None and self._end_of_job.ended is None:
             self._stop.ask(worker, request, self._audience)
 
     def _interrupt(self, interrupt: Interrupt) -> None:
@@ -371,7 +371,7 @@ class MembershipCore:
     def _tick(self, now: float) -> None:
         held_up = self._now - self._ticked >= STALL
         self._ticked = self._now
-        if self._ending.ended is not None:
+        if self._end_of_job.ended is not None:
             return
         if now - self._beaten >= self._generations.interval:
             self._beaten = now
@@ -387,14 +387,14 @@ class MembershipCore:
     # What follows from all that is known
 
     def _settle(self, *, is_tick: bool) -> None:
-        if self._ending.ended is None:
+        if self._end_of_job.ended is None:
             self._verdicts.judge(self._now)
             self._finishing.settle(self._now)
-        if self._ending.ended is None:
+        if self._end_of_job.ended is None:
             verdict = self._generations.settle(self._now, is_stopping=self._stop.reason is not None, is_tick=is_tick)
             if verdict is not None:
                 self._verdicts.carry_out(verdict, self._now)
-        if self._ending.ended is None:
+        if self._end_of_job.ended is None:
             self._verdicts.finish(self._now, is_tick=is_tick)
-        if self._ending.ended is not None:
-            self._ending.close(self._workers.values(), self._now)
+        if self._end_of_job.ended is not None:
+            self._end_of_job.close(self._workers.values(), self._now)

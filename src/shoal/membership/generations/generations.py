@@ -51,7 +51,7 @@ class Generations:
         self._config = config
         self._audience = audience
         self._publishing = publishing
-        self._past = past
+        self._earlier = past
         self._breakup = Breakup()
         self._futility = Futility()
         self._despite = 0  # generations in a row that formed although some members may not reach each other
@@ -326,11 +326,11 @@ class Generations:
         return Verdict(AddressUnavailable.__name__, reasons.futile(planned.reason))
 
     def _enter(self, planned: NextGeneration) -> None:
-        previous = max(self._past.generation, 0 if self.current is None else self.current.number)
+        previous = max(self._earlier.generation, 0 if self.current is None else self.current.number)
         chosen = {worker.number: worker for worker in planned.workers}
         missing = [worker for number, worker in self.members.items() if number not in chosen]
         self.losses.add(missing, previous)  # first: the next generation names the losses for those who go on
-        generation = forming.as_generation(previous + 1, planned, self._config, self._past, self.losses.open)
+        generation = forming.as_generation(previous + 1, planned, self._config, self._earlier, self.losses.open)
         self._audience.write_decision(GenerationDecided(generation))
         for left_out in planned.left_out:
             self._leave_out(left_out)

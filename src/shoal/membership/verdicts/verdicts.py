@@ -1,6 +1,6 @@
 """What ends the job and what only costs it a worker: failures, exits of processes, all workers being done. Pure.
 
-Not here: deaths of members, after which the others go on (`generations`), and how the end is announced (`ending`).
+Not here: deaths of members, after which the others go on (`generations`), and how the end is announced (`job_end`).
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from shoal.membership.core.roster import Fate, Worker
 from shoal.membership.core.stopping import Stopping
 from shoal.membership.generations.generations import Verdict
 from shoal.membership.verdicts.deaths import BadExit, Exit, bad_exit
-from shoal.membership.verdicts.ending import JobEnding
 from shoal.membership.verdicts.failures import Failures, sameness
 from shoal.membership.verdicts.finishing import Finishing
+from shoal.membership.verdicts.job_end import JobEnd
 from shoal.wire.messages import Failed, Join
 
 
@@ -34,7 +34,7 @@ class Failure:
 
 class Verdicts:
     def __init__(
-        self, config: JobConfig, audience: Audience, finishing: Finishing, ending: JobEnding, stop: Stopping
+        self, config: JobConfig, audience: Audience, finishing: Finishing, ending: JobEnd, stop: Stopping
     ) -> None:
         self.expects_workers = False  # the script's workers join; False: not known before the first one has joined
         self.exits: dict[int, int] = {}  # exit codes by worker number, joined or not
@@ -42,7 +42,7 @@ class Verdicts:
         self._audience = audience
         self._finishing = finishing
         self._generations = finishing.generations
-        self._ending = ending
+        self._end_of_job = ending
         self._stop = stop
         self._failures = Failures(config.max_failures)
         self._failed: list[tuple[Worker, Failed]] = []  # not judged yet: a death may have caused the failure
@@ -78,7 +78,7 @@ class Verdicts:
             self._turn_away(worker.number, text, now, is_guest=worker.is_guest, newest=newest)
             return True
         self._generations.failed(worker)
-        if self._ending.ended is not None and text in self._ending.ended.text:
+        if self._end_of_job.ended is not None and text in self._end_of_job.ended.text:
             return False
         name = type(by_name(failed.error, text)).__name__
         self._audience.record(events.WorkerFailed(worker=worker.number, step=failed.step, error=name, text=text))
@@ -92,7 +92,7 @@ class Verdicts:
         """
         text = admission.unlike(join, self._generations.workers.values())
         if text and self._generations.current is None and not is_guest:
-            self._ending.end("failed", WorkersDisagree.__name__, text, now=now)
+            self._end_of_job.end("failed", WorkersDisagree.__name__, text, now=now)
         elif text:
             self._turn_away(join.worker, text, now, is_guest=is_guest, newest=newest)
         return text
@@ -113,12 +113,12 @@ class Verdicts:
             return
         if self._failures.is_too_many(count := self._failures.start_failed(number, newest=newest)):
             times = f"; {count} rounds of processes in a row were turned away" if count > 1 else ""
-            self._ending.end("failed", error, f"worker {number} was turned away: {text}{times}", now=now)
+            self._end_of_job.end("failed", error, f"worker {number} was turned away: {text}{times}", now=now)
 
     def exited(self, exited: Exit, now: float, *, newest: int) -> None:
         """A process has ended, whether it had joined or not. `newest`: the highest number given."""
         number, code = exited.worker, exited.code
-        if number in self.exits or self._ending.ended is not None:
+        if number in self.exits or self._end_of_job.ended is not None:
             return
         self.exits[number] = code
         worker = self._generations.workers.get(number)
@@ -144,14 +144,14 @@ class Verdicts:
         if worker is not None and not is_at_end:
             worker.fate = Fate.DEAD
         if self._is_hopeless_start(found, newest) or is_at_end:
-            self._ending.end("failed", found.error, found.text, now=now)
+            self._end_of_job.end("failed", found.error, found.text, now=now)
         elif self._is_through or any(member.is_connected for member in self._generations.members.values()):
             return  # the members hold the job's state, and go on or wait for a process that starts well
         elif self._stop.reason is None:
             count = self._failures.start_failed(found.event.worker, newest=newest)
             if self._failures.is_too_many(count):
                 rounds = f"; {count} rounds of processes in a row ended before they were in a generation"
-                self._ending.end("failed", found.error, found.text + (rounds if count > 1 else ""), now=now)
+                self._end_of_job.end("failed", found.error, found.text + (rounds if count > 1 else ""), now=now)
 
     def _is_hopeless_start(self, found: BadExit, newest: int) -> bool:
         """Whether a bad exit before anybody joined ends the job at once, while nobody was replaced.
@@ -203,7 +203,7 @@ class Verdicts:
                 self._generations.lose(worker, reasons.lost_its_servers(worker.number), now)
                 continue
             outcome = "interrupted" if isinstance(error, Interrupted) else "failed"
-            self._ending.end(outcome, type(error).__name__, text, now=now)
+            self._end_of_job.end(outcome, type(error).__name__, text, now=now)
 
     def _has_others(self, worker: Worker) -> bool:
         """Whether other members can go on without this worker, as far as is known."""
@@ -218,8 +218,8 @@ class Verdicts:
             if self._is_through:
                 self._finish_scripts(now)
             elif self._stop.reason is not None:
-                self._ending.end(self._stop.outcome, "", self._stop.reason, exit_code=self._stop.exit_code, now=now)
-        if is_tick and self._ending.ended is None:
+                self._end_of_job.end(self._stop.outcome, "", self._stop.reason, exit_code=self._stop.exit_code, now=now)
+        if is_tick and self._end_of_job.ended is None:
             verdict = self._generations.hopeless(now, is_stopping=self._stop.reason is not None)
             if verdict is not None:
                 self.carry_out(verdict, now)
@@ -227,20 +227,20 @@ class Verdicts:
     def _finish_scripts(self, now: float) -> None:
         """The functions of all members have returned; the code behind `shoal.main` may still run."""
         if (lost := self._finishing.vanished(now)) is not None:
-            self._ending.end("failed", WorkerLost.__name__, reasons.lost_at_the_end(lost.name), now=now)
+            self._end_of_job.end("failed", WorkerLost.__name__, reasons.lost_at_the_end(lost.name), now=now)
         elif not self._finishing.is_open:
             finished = sum(worker.fate is Fate.FINISHED for worker in self._generations.workers.values())
             self._end_finished(f"{reasons.all_of(finished, 'worker', 'workers')} finished", now)
 
     def carry_out(self, verdict: Verdict, now: float) -> None:
-        self._ending.end("failed", verdict.error, verdict.text, now=now)
+        self._end_of_job.end("failed", verdict.error, verdict.text, now=now)
 
     def went_back(self, step: int, now: float) -> None:
         """All members run the code behind a loop again, after this step, since a worker was lost in it."""
         count = self._failures.went_back(step)
         if self._failures.is_too_many(count):
             text = reasons.lost_behind_the_loop(self._generations.loss, count)
-            self._ending.end("failed", WorkerLost.__name__, text, now=now)
+            self._end_of_job.end("failed", WorkerLost.__name__, text, now=now)
 
     def _finish_without_generation(self, now: float) -> None:
         """The workers of a plain script never join. Of any other script, all workers must join."""
@@ -250,24 +250,24 @@ class Verdicts:
         )
         if workers and clean:
             text = reasons.left_out(clean[0], min(workers))
-            self._ending.end("failed", WorkersDisagree.__name__, text, now=now)
+            self._end_of_job.end("failed", WorkersDisagree.__name__, text, now=now)
         elif len(clean) == needed:
             text = f"{reasons.all_of(needed, 'process', 'processes')} ended with exit code 0"
-            self._ending.end("finished", "", text, now=now)
+            self._end_of_job.end("finished", "", text, now=now)
         elif len(workers) >= needed and all(worker.fate is Fate.FINISHED for worker in workers.values()):
             self._end_finished(f"{reasons.all_of(needed, 'worker', 'workers')} finished", now)
 
     def _end_finished(self, text: str, now: float) -> None:
         """All workers have finished. If a script failed after the last step, the job has failed all the same."""
         if self._last_failure is not None:
-            self._ending.end("failed", self._last_failure.error, self._last_failure.text, now=now)
+            self._end_of_job.end("failed", self._last_failure.error, self._last_failure.text, now=now)
         elif self._stop.agreed is not None:
-            self._ending.end(self._stop.outcome, "", self._stop.agreed, exit_code=self._stop.exit_code, now=now)
+            self._end_of_job.end(self._stop.outcome, "", self._stop.agreed, exit_code=self._stop.exit_code, now=now)
         else:
-            self._ending.end("finished", "", text, now=now)
+            self._end_of_job.end("finished", "", text, now=now)
 
     def end_interrupted(self, reason: str, now: float) -> None:
         if self._stop.is_by_signal and self._stop.reason is not None:  # the first reason counts
-            self._ending.end("interrupted", "", self._stop.reason, exit_code=self._stop.exit_code, now=now)
+            self._end_of_job.end("interrupted", "", self._stop.reason, exit_code=self._stop.exit_code, now=now)
         else:
-            self._ending.end("interrupted", Interrupted.__name__, reason, now=now)
+            self._end_of_job.end("interrupted", Interrupted.__name__, reason, now=now)

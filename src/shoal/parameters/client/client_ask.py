@@ -122,9 +122,9 @@ class Asking:
         self._asked.clear()
         self._by_value.clear()
         self.started_over(layout)
-        self._to_ask = list(self._plan(layout))
+        self._to_ask = list(self._questions(layout))
 
-    def _plan(self, layout: ClientLayout) -> Iterator[Asked]:
+    def _questions(self, layout: ClientLayout) -> Iterator[Asked]:
         """In the order of need. Servers that share memory are asked for whole units, as no bytes are sent for them."""
         seen: set[tuple[int, int]] = set()
         for name in self._terms.order:

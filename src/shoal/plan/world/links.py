@@ -30,7 +30,7 @@ class LinkCuts:
         self._time = time
         self._host_of = host_of
         self._cuts: list[Cut] = []  # now
-        self._past: list[Cut] = []
+        self._over: list[Cut] = []
         self._gone: dict[int, float] = {}  # endpoints whose machines have vanished, and since when
 
     def cut(self, here: int, there: int, seconds: float, *, of_hosts: bool = False) -> None:
@@ -42,7 +42,7 @@ class LinkCuts:
 
     def _mend(self, cut: Cut) -> None:
         self._cuts.remove(cut)
-        self._past.append(cut)
+        self._over.append(cut)
         self.on_mended()
 
     def vanished(self, endpoint: int) -> None:
@@ -68,7 +68,7 @@ class LinkCuts:
 
     def were_cut(self, one: int, other: int, *, after: float) -> bool:
         """Whether, at any time from then on, packets did not pass in both directions."""
-        known = (cut for cut in (*self._cuts, *self._past) if cut.until >= after)
+        known = (cut for cut in (*self._cuts, *self._over) if cut.until >= after)
         is_gone = one in self._gone or other in self._gone
         return is_gone or any(self._is_of(cut, one, other) or self._is_of(cut, other, one) for cut in known)
 

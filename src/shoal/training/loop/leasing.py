@@ -36,7 +36,7 @@ class Leased(Supply):
         self._may_ask = False  # this worker may ask for the next lease once the present one is nearly loaded
         self._is_over = False
         self.all_know = False  # the last meeting showed that every position is used
-        if loop.plan.feed.samples is None:
+        if loop.task.feed.samples is None:
             raise UsageError(texts.STREAM_LEASED)
 
     @property
@@ -44,8 +44,8 @@ class Leased(Supply):
         return self._is_over
 
     def dealing(self) -> Dealing:
-        plan = self._loop.plan
-        return Dealing(rank=0, shares=(1,), batch_size=plan.feed.batch_size, accumulate=plan.accumulate)
+        task = self._loop.task
+        return Dealing(rank=0, shares=(1,), batch_size=task.feed.batch_size, accumulate=task.accumulate)
 
     def begin(self, *, holds_state: bool) -> None:
         self._free.open_loop(self._terms())
@@ -53,18 +53,18 @@ class Leased(Supply):
             self._loop.session.held.know_step()
 
     def _terms(self) -> LoopTerms:
-        loop, plan, dealing, gaps = self._loop, self._loop.plan, self.dealing(), self._loop.session.held.gaps
-        assert plan.feed.samples is not None
-        samples = whole_batches(dealing, plan.feed.samples) if plan.feed.drop_last else plan.feed.samples
+        loop, task, dealing, gaps = self._loop, self._loop.task, self.dealing(), self._loop.session.held.gaps
+        assert task.feed.samples is not None
+        samples = whole_batches(dealing, task.feed.samples) if task.feed.drop_last else task.feed.samples
         whole = min((gap.epoch for gap in gaps), default=loop.cursor.epoch)
-        used_before = max(plan.first_epoch, min(whole, loop.cursor.epoch))
+        used_before = max(task.first_epoch, min(whole, loop.cursor.epoch))
         return LoopTerms(
             loop=loop.number,
-            first_epoch=plan.first_epoch,
-            epochs=plan.epochs,
+            first_epoch=task.first_epoch,
+            epochs=task.epochs,
             samples=samples,
             update=dealing.step_size,
-            updates=None if plan.steps is None else max(0, plan.steps - (loop.session.step - loop.first_step)),
+            updates=None if task.steps is None else max(0, task.steps - (loop.session.step - loop.first_step)),
             used_before=used_before,
             done=used_ranges(used_before, loop.cursor, samples, gaps),
         )
@@ -95,7 +95,7 @@ class Leased(Supply):
         try:
             start = Cursor(lease.epoch, lease.start)
             is_used_up = yield from self._loop.run_through(
-                self._loop.plan.feed.batches(start, self.dealing(), lease.stop)
+                self._loop.task.feed.batches(start, self.dealing(), lease.stop)
             )
         finally:
             if not is_used_up:
@@ -157,16 +157,16 @@ class Leased(Supply):
         a worker that asks for a lease with nothing left has its clock set to the others'; a worker that always has its
         next lease would hold them up.
         """
-        loop, steps = self._loop, self._loop.plan.steps
+        loop, steps = self._loop, self._loop.task.steps
         is_whole = lease.size == UPDATES_PER_LEASE * self.dealing().step_size
         if steps is not None:  # leases do not get shorter towards a limit of steps
             share = UPDATES_PER_LEASE * loop.session.peers.group.size
             is_whole = is_whole and steps - (loop.session.step - loop.first_step) > 2 * share
-        return loop.plan.feed.loads_ahead > 0 and is_whole and self._free.leases_ahead
+        return loop.task.feed.loads_ahead > 0 and is_whole and self._free.leases_ahead
 
     def _is_near(self, left: int) -> bool:
         """Whether a lease with so many positions left after the present update is already loaded to its end."""
-        feed = self._loop.plan.feed
+        feed = self._loop.task.feed
         return left <= feed.loads_ahead * feed.batch_size
 
     def _lease_ahead(self, held: Range) -> bool:
@@ -179,7 +179,7 @@ class Leased(Supply):
         self._ahead = granted.lease
         if self._ahead is not None:
             start = Cursor(self._ahead.epoch, self._ahead.start)
-            self._loop.plan.feed.foresee(start, self.dealing(), self._ahead.stop)
+            self._loop.task.feed.foresee(start, self.dealing(), self._ahead.stop)
         return True
 
 

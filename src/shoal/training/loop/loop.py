@@ -39,12 +39,12 @@ from shoal.values import Cursor, TimeShares
 
 
 class Loop:
-    def __init__(self, session: Session, plan: LoopTask) -> None:
+    def __init__(self, session: Session, task: LoopTask) -> None:
         self.session = session
-        self.plan = plan
+        self.task = task
         self.number = 0  # in program order, given when the loop starts
         self.first_step = 0
-        self.cursor = Cursor(epoch=plan.first_epoch)
+        self.cursor = Cursor(epoch=task.first_epoch)
         self._weight = 0.0  # of the current step's batches before the current one
         self._is_step_start = True
         self.reached = 0
@@ -70,7 +70,7 @@ class Loop:
             raise UsageError(texts.LOOP_IN_LOOP)
         if session.stopped is not None:
             return
-        session.script.make("loop", loop_terms(self.plan), self._samples())
+        session.script.make("loop", loop_terms(self.task), self._samples())
         enter(session)
         session.open_loop(self)
         self.number, self.first_step, self._blocked = session.place.loops + 1, session.step, session.saver.blocked
@@ -95,7 +95,7 @@ class Loop:
             self.session.saver.fence()  # from now on the script may change the state
             raise
         finally:
-            self.plan.feed.close()
+            self.task.feed.close()
 
     def _is_past(self, past: Past | None) -> bool:
         """Whether this loop is over for the others, or was over before this script started again."""
@@ -167,7 +167,7 @@ class Loop:
 
     def leave(self) -> None:
         """The script left the loop in the middle: the loop is over, wherever it was in its data."""
-        self.cursor = Cursor(epoch=self.plan.first_epoch + self.plan.epochs)
+        self.cursor = Cursor(epoch=self.task.first_epoch + self.task.epochs)
 
     def _finished_everywhere(self) -> bool:
         """Meet at the end: a member that missed the last step finds its source here."""
@@ -212,21 +212,21 @@ class Loop:
 
     def terms(self) -> dict[str, str]:
         """What the script has said of this loop."""
-        said = {name: str(value) for name, value in loop_terms(self.plan)}
+        said = {name: str(value) for name, value in loop_terms(self.task)}
         return {**said, HASHES: kept_hashes(self._samples())}
 
     def _samples(self) -> SampleHashes:
         """Hashes of some samples, where there are others to compare them with."""
-        return data_samples(self.plan.feed) if self.session.peers.has_others else ()
+        return data_samples(self.task.feed) if self.session.peers.has_others else ()
 
     def length(self) -> int:
         """Batches over all epochs, while the number of workers stays what it is."""
-        return LoopLength(self.plan, self.dealing()).batches()
+        return LoopLength(self.task, self.dealing()).batches()
 
     def _start(self, point: str) -> None:
-        session, length = self.session, LoopLength(self.plan, self.dealing())
+        session, length = self.session, LoopLength(self.task, self.dealing())
         session.agree(point, with_terms=True)
-        compare_data(session, self.plan.feed, self.cursor, f"loop {self.number}", point)
+        compare_data(session, self.task.feed, self.cursor, f"loop {self.number}", point)
         self._prepare(holds_state=True)
         replaced = session.strategy.take_replaced()  # told once
         if session.peers.group.rank == 0:
@@ -236,9 +236,9 @@ class Loop:
                     epochs=length.epochs,
                     steps_per_epoch=length.steps_per_epoch,
                     global_batch=length.dealing.step_size,
-                    samples_per_epoch=self.plan.feed.samples,
-                    first_epoch=self.plan.first_epoch,
-                    steps=self.plan.steps,
+                    samples_per_epoch=self.task.feed.samples,
+                    first_epoch=self.task.first_epoch,
+                    steps=self.task.steps,
                     end=length.end(LoopPlace(self.first_step, session.step, self.cursor, session.held.gaps)),
                     replaced=replaced,
                 )

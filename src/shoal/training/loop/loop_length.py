@@ -23,37 +23,37 @@ class LoopPlace:
 
 @dataclass(frozen=True)
 class LoopLength:
-    plan: LoopTask
+    task: LoopTask
     dealing: Dealing
 
     @property
     def steps_per_epoch(self) -> int | None:
         """None where the number of samples is not known."""
-        return self.plan.feed.steps(self.dealing)
+        return self.task.feed.steps(self.dealing)
 
     @property
     def epochs(self) -> int:
         """Epochs of the whole loop, nested or not; where only steps limit it, as many as those steps take."""
-        if self.plan.total_epochs:
-            return self.plan.total_epochs
-        return -(-(self.plan.steps or 1) // self.steps_per_epoch) if self.steps_per_epoch else 1
+        if self.task.total_epochs:
+            return self.task.total_epochs
+        return -(-(self.task.steps or 1) // self.steps_per_epoch) if self.steps_per_epoch else 1
 
     def batches(self) -> int:
         """Batches of each worker, over all epochs."""
-        plan, per_epoch = self.plan, self.steps_per_epoch
-        if per_epoch is None and (plan.steps is None or plan.total_epochs is not None):
+        task, per_epoch = self.task, self.steps_per_epoch
+        if per_epoch is None and (task.steps is None or task.total_epochs is not None):
             raise TypeError(texts.STREAM_WITHOUT_LENGTH)
-        steps = plan.steps if per_epoch is None else per_epoch * plan.epochs
+        steps = task.steps if per_epoch is None else per_epoch * task.epochs
         assert steps is not None
-        return min(steps, plan.steps or steps) * plan.accumulate
+        return min(steps, task.steps or steps) * task.accumulate
 
     def end(self, place: LoopPlace) -> int | None:
         """Steps that the job will have applied when the loop is over; None where that is not known."""
-        feed, plan, per_epoch = self.plan.feed, self.plan, self.steps_per_epoch
-        limit = None if plan.steps is None else place.first_step + plan.steps
+        feed, task, per_epoch = self.task.feed, self.task, self.steps_per_epoch
+        limit = None if task.steps is None else place.first_step + task.steps
         if per_epoch is None or feed.samples is None:
             return limit
-        epochs = (plan.total_epochs or plan.first_epoch + plan.epochs) - place.cursor.epoch
+        epochs = (task.total_epochs or task.first_epoch + task.epochs) - place.cursor.epoch
         rest = max(0, feed.samples - place.cursor.position)
         # Gaps were whole updates of some worker: nothing of them is dropped.
         left = sum(count_steps(self.dealing, gap.size) for gap in place.gaps)

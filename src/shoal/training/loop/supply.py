@@ -26,7 +26,7 @@ class LoopAtWork(Protocol):
     """What supplies and meetings know of the loop."""
 
     session: Session
-    plan: LoopTask
+    task: LoopTask
     number: int  # in program order
     first_step: int
     cursor: Cursor
@@ -106,25 +106,25 @@ class Dealt(Supply):
         self._is_in_gap = False  # the present step's positions are before the cursor
 
     def dealing(self) -> Dealing:
-        plan, peers, config = self._loop.plan, self._loop.session.peers, self._loop.session.config
+        task, peers, config = self._loop.task, self._loop.session.peers, self._loop.session.config
         return Dealing(
             rank=peers.group.rank,
             shares=tuple(member.share for member in peers.generation.members),
-            batch_size=plan.feed.batch_size,
-            accumulate=plan.accumulate,
+            batch_size=task.feed.batch_size,
+            accumulate=task.accumulate,
             workers=config.workers if config.resize == "global-batch" else 0,
         )
 
     @property
     def is_over(self) -> bool:
         """Depends on the state alone, so that all members answer alike after any regrouping."""
-        plan, loop = self._loop.plan, self._loop
-        is_limited = plan.steps is not None and loop.session.step - loop.first_step >= plan.steps
-        return loop.cursor.epoch >= plan.first_epoch + plan.epochs or is_limited
+        task, loop = self._loop.task, self._loop
+        is_limited = task.steps is not None and loop.session.step - loop.first_step >= task.steps
+        return loop.cursor.epoch >= task.first_epoch + task.epochs or is_limited
 
     def portion(self) -> Generator[Any, None, None]:
         """From the cursor to the end of its epoch, through any number of regroupings."""
-        loop, feed = self._loop, self._loop.plan.feed
+        loop, feed = self._loop, self._loop.task.feed
         while loop.session.held.gaps and loop.goes_on:
             yield from self._gap()
         started, epoch, before = time.perf_counter(), loop.cursor.epoch, loop.begin_portion()
@@ -141,7 +141,7 @@ class Dealt(Supply):
         gap, self._is_in_gap = loop.session.held.gaps[0], True
         try:
             start = Cursor(gap.epoch, gap.start)
-            yield from loop.run_through(loop.plan.feed.batches(start, self.dealing(), gap.stop))
+            yield from loop.run_through(loop.task.feed.batches(start, self.dealing(), gap.stop))
         finally:
             self._is_in_gap = False
 

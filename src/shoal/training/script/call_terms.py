@@ -88,13 +88,13 @@ def data_samples(feed: Feed) -> SampleHashes:
     return () if feed.own_data or feed.is_stream else feed.fingerprint(Cursor()).hashes
 
 
-def loop_terms(plan: LoopTask) -> Iterator[Term]:
-    yield from data_terms(plan.feed)
-    yield "number of epochs", "as many as the steps take" if plan.total_epochs is None else plan.total_epochs
-    yield "number of steps", "no limit" if plan.steps is None else plan.steps
-    yield "accumulate", plan.accumulate
-    yield "first epoch", plan.first_epoch + 1
-    yield "epochs of this loop", "any" if plan.total_epochs is None else plan.epochs
+def loop_terms(task: LoopTask) -> Iterator[Term]:
+    yield from data_terms(task.feed)
+    yield "number of epochs", "as many as the steps take" if task.total_epochs is None else task.total_epochs
+    yield "number of steps", "no limit" if task.steps is None else task.steps
+    yield "accumulate", task.accumulate
+    yield "first epoch", task.first_epoch + 1
+    yield "epochs of this loop", "any" if task.total_epochs is None else task.epochs
 
 
 def resume_difference(

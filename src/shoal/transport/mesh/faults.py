@@ -50,7 +50,7 @@ class LinkFaults:
         if not self.is_set:
             return False
         with self._lock:
-            self._forget_the_past()
+            self._forget_what_is_over()
             return worker in self._cuts or None in self._cuts
 
     def allowance(self, worker: int, wanted: int) -> int:
@@ -58,7 +58,7 @@ class LinkFaults:
         if not self.is_set:
             return wanted
         with self._lock:
-            self._forget_the_past()
+            self._forget_what_is_over()
             limits = [self._slow[key] for key in (worker, None) if key in self._slow]
             for limit in limits:
                 now = self._clock()
@@ -70,7 +70,7 @@ class LinkFaults:
                 limit.credit -= allowed
             return allowed
 
-    def _forget_the_past(self) -> None:
+    def _forget_what_is_over(self) -> None:
         now = self._clock()
         self._cuts = {worker: until for worker, until in self._cuts.items() if until > now}
         self._slow = {worker: slowness for worker, slowness in self._slow.items() if slowness.until > now}

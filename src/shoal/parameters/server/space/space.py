@@ -28,7 +28,7 @@ from shoal.parameters.server.space.job_state import JobState
 from shoal.parameters.server.space.site import Site
 from shoal.parameters.server.space.worker_desk import Orders, WorkerDesk
 from shoal.parameters.server.updates.block_updates import BlockUpdates, pushes_of
-from shoal.parameters.server.updates.holding import Holding, HoldingLayout, plan_of
+from shoal.parameters.server.updates.holding import Holding, HoldingLayout, layout_of
 from shoal.parameters.server.updates.update_rules import check_table, whole_bytes
 from shoal.values import ServerMap
 from shoal.wire import parameter_messages as wire
@@ -93,15 +93,15 @@ class Space:
             raise ServerRefused(refused.reason, kind=refused.kind)
         assert self.state.map is not None and self.state.is_begun, "workers are heard when the map has begun"
         self._is_laying_first = True
-        plan = partial(self._plan_first, table, self.state.map)
+        plan = partial(self._lay_out_first, table, self.state.map)
         self._laying = LayingOut(self._site, table, None, plan, self._make_first)
         return False
 
-    def _plan_first(self, table: TableSpec, servers: ServerMap) -> HoldingLayout:
+    def _lay_out_first(self, table: TableSpec, servers: ServerMap) -> HoldingLayout:
         """In the second thread: check the table, then plan its layout."""
         check_table(table)
         self._check_quota(table, servers)
-        return plan_of(table, servers, self._site.number)
+        return layout_of(table, servers, self._site.number)
 
     def _make_first(self, plan: HoldingLayout) -> Holding:
         self._budget.check(plan.needed, f"its part of job {self.job}")
@@ -245,7 +245,7 @@ class Space:
         if servers is None or not is_here or self.state.table is None:
             self._begun()
         else:
-            plan = partial(plan_of, self.state.table, servers, self._site.number)
+            plan = partial(layout_of, self.state.table, servers, self._site.number)
             make = partial(self._make_next, servers.reason)
             self._laying = LayingOut(self._site, self.state.table, self.state.holding, plan, make)
 
@@ -344,18 +344,18 @@ class LayingOut:
         self._site = site
         self._older = older
         self._make = make
-        self._plan: Future[HoldingLayout] = site.background.compute(plan)
+        self._coming: Future[HoldingLayout] = site.background.compute(plan)
         self._holding: Holding | None = None
 
     @property
     def has_work(self) -> bool:
         """False: the plan is still being computed; the server is woken when it is ready."""
-        return self._holding is not None or self._plan.done()
+        return self._holding is not None or self._coming.done()
 
     def work(self) -> Holding | None:
         """Do a little; returns the new holding once it is whole. `ServerRefused`: there is no room for it."""
         if self._holding is None:
-            self._holding = self._make(self._plan.result())
+            self._holding = self._make(self._coming.result())
         if self._holding.take_over():
             return None
         if self._older is not None and self._older.shard is not self._holding.shard:
@@ -364,6 +364,6 @@ class LayingOut:
 
     def cancel(self) -> None:
         """Free what has been made of the new holding; the older one remains the caller's."""
-        self._plan.cancel()
+        self._coming.cancel()
         if self._holding is not None and (self._older is None or self._older.shard is not self._holding.shard):
             self._site.background.dispose(self._holding.close)

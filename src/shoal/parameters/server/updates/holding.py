@@ -39,7 +39,7 @@ class HoldingLayout:
     lost: tuple[int, ...]  # blocks that should be here and that no server has
 
 
-def plan_of(table: TableSpec, servers: ServerMap, server: int) -> HoldingLayout:
+def layout_of(table: TableSpec, servers: ServerMap, server: int) -> HoldingLayout:
     """Takes seconds for the largest tables, and no memory for blocks."""
     placement = Placement(table, servers)
     layout = PartLayout(table, placement.keys(server))

@@ -12,7 +12,7 @@ from shoal.parameters.ledger.ledger import Ledger
 from shoal.parameters.server.space.background import Background
 from shoal.parameters.server.space.block_moves import BlockMoves
 from shoal.parameters.server.space.job_state import JobState
-from shoal.parameters.server.updates.holding import Holding, plan_of
+from shoal.parameters.server.updates.holding import Holding, layout_of
 from shoal.wire.keeper_messages import Lost
 from shoal.wire.note import Note
 from shoal.wire.parameter_messages import Fetch, Fetched
@@ -50,7 +50,7 @@ def begun(living: list[int], entries: int) -> tuple[JobState, BlockMoves, Site]:
     state.map = server_map(living, before=[0], after=living)
     state.table = TABLE
     state.sequencer.ledger = Ledger(number=entries, view=1, has_values=True)
-    state.holding = Holding(plan_of(TABLE, state.map, 1), no_limit())
+    state.holding = Holding(layout_of(TABLE, state.map, 1), no_limit())
     moves = BlockMoves(state, site)
     moves.begin(state.holding)
     return state, moves, site
@@ -140,7 +140,7 @@ def test_blocks_that_nobody_has_are_reported() -> None:
 def test_a_block_that_nobody_has_is_told_of_once_whatever_the_replicas() -> None:
     table = table_of([TensorSpec(name="t", shape=(80_000,), dtype="float32")])
     made = server_map([1, 2, 3], before=[0], after=[1, 2, 3], replicas=2)
-    holdings = [Holding(plan_of(table, made, number), no_limit()) for number in (1, 2, 3)]
+    holdings = [Holding(layout_of(table, made, number), no_limit()) for number in (1, 2, 3)]
     told = [block for holding in holdings for block in holding.lost()]
     assert sorted(told) == list(range(len(blocks_of(table))))
     for holding in holdings:

@@ -13,7 +13,7 @@ from shoal.parameters.ledger.ledger import Ledger
 from shoal.parameters.server.space.job_state import JobState
 from shoal.parameters.server.space.stage_desk import StageDesk
 from shoal.parameters.server.space.worker_line import WorkerLine
-from shoal.parameters.server.updates.holding import Holding, plan_of
+from shoal.parameters.server.updates.holding import Holding, layout_of
 from shoal.wire.note import PARAMETER_VERSION, Note
 from shoal.wire.parameter_messages import KeyList, ServerHello, Stage, StageDone, StageEnd
 from shoal.wire.tables import PushId, TensorSpec
@@ -41,7 +41,7 @@ def state() -> Iterator[JobState]:
     made = JobState("job", 0)
     made.map, made.table = server_map([0], [0], [0]), TABLE
     made.sequencer.ledger = Ledger(number=1, view=1)
-    made.holding = Holding(plan_of(TABLE, made.map, 0), no_limit())
+    made.holding = Holding(layout_of(TABLE, made.map, 0), no_limit())
     yield made
     made.holding.close()
 

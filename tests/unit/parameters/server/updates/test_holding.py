@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from shoal.parameters.blocks.table_blocks import blocks_of
-from shoal.parameters.server.updates.holding import Holding, plan_of
+from shoal.parameters.server.updates.holding import Holding, layout_of
 from shoal.wire.tables import TensorSpec
 from support.model_tables import server_map, table_of
 from support.shards import no_limit
@@ -26,7 +26,7 @@ def test_each_gradient_is_in_one_servers_squares_whoever_has_left_since(
     newer = server_map(list(living), list(living), list(living), replicas=2)
     found: list[int] = []
     for me in living:
-        holding = Holding(plan_of(TABLE, servers, me), no_limit())
+        holding = Holding(layout_of(TABLE, servers, me), no_limit())
         found += holding.answers_for(newer)
         holding.close()
     assert sorted(found) == list(range(len(blocks_of(TABLE))))

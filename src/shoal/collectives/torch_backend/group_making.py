@@ -30,13 +30,13 @@ COLLECTIVES, POST = 1, 2  # numbers of the two sets of connections
 
 
 @dataclass(frozen=True)
-class FormedGroup:
+class MadeGroup:
     group: ThreadedGroup
     mailbox: Mailbox | None  # None in a group of one
     vigil: Vigil | None = None  # if some ranks are on other machines
 
 
-class _Forming:
+class _Making:
     """One rank's way from the meeting to the group. If it fails, everything that it has made is released."""
 
     def __init__(self, meeting: Meeting, host: str, timeout: float) -> None:
@@ -45,7 +45,7 @@ class _Forming:
         self._timeout = timeout
         self._made: list[PeerListener | Lane | TcpMesh | Endpoint] = []
 
-    def run(self) -> FormedGroup:
+    def run(self) -> MadeGroup:
         rank, size = self._meeting.rank, self._meeting.size
         hood = neighbours.form(self._meeting.exchange, rank, size)
         try:
@@ -57,7 +57,7 @@ class _Forming:
                 made.close()
             raise
 
-    def _connect(self, hood: Neighbourhood) -> FormedGroup:
+    def _connect(self, hood: Neighbourhood) -> MadeGroup:
         rank, size = self._meeting.rank, self._meeting.size
         names = {place: attendant.words for place, attendant in enumerate(self._meeting.attendants)}
         lane = MemoryLane.form(self._meeting.exchange, rank, hood)
@@ -65,7 +65,7 @@ class _Forming:
         self._made += lanes
         if len(hood.hosts) == 1:
             group = group_in_memory(hood, rank, GroupConfig(names=names))
-            return FormedGroup(group, Mailbox(rank, size, lanes, names))
+            return MadeGroup(group, Mailbox(rank, size, lanes, names))
         listener = PeerListener(self._host, self._meeting.token)
         self._made.append(listener)
         members = self._introduce(listener.address)
@@ -80,7 +80,7 @@ class _Forming:
         lanes.append(TcpLane(connections, listener.silence_limit))
         self._made.append(lanes[-1])
         group = group_over(mesh, hood, GroupConfig(names=names, address=listener.address.host))
-        return FormedGroup(group, Mailbox(rank, size, lanes, names), vigil)
+        return MadeGroup(group, Mailbox(rank, size, lanes, names), vigil)
 
     def _introduce(self, address: Address) -> tuple[Member, ...]:
         told = self._meeting.exchange(msgspec.msgpack.encode(address))
@@ -92,11 +92,11 @@ class _Forming:
         )
 
 
-def form(meeting: Meeting, host: str, timeout: float) -> FormedGroup:
+def form(meeting: Meeting, host: str, timeout: float) -> MadeGroup:
     """The group of the ranks that met. `host` is where this rank can be reached; `timeout` in seconds."""
     if meeting.size == 1:
-        return FormedGroup(ThreadedGroup(None, COLLECTIVES), None)
-    return _Forming(meeting, host, timeout).run()
+        return MadeGroup(ThreadedGroup(None, COLLECTIVES), None)
+    return _Making(meeting, host, timeout).run()
 
 
 def _generation(number: int, members: tuple[Member, ...]) -> Generation:

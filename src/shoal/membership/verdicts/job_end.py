@@ -18,7 +18,7 @@ PUBLISHING_WAIT = 30.0  # seconds that the end of a job waits for a checkpoint w
 TELLING_WAIT = 3.0  # seconds that a coordinator which is started after the job's end stays to tell its clients
 
 
-class JobEnding:
+class JobEnd:
     def __init__(self, audience: Audience, publishing: Publishing, clock: JobClock, *, now: float) -> None:
         self.ended: Ended | None = None  # decided, and told to the workers
         self.is_over = False  # all clients are told; newcomers are turned away

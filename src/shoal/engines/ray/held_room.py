@@ -41,7 +41,8 @@ class HeldRoom:
     def __init__(self, room: RoomWish) -> None:
         self._room = room
         self._said = tempfile.TemporaryFile()  # noqa: SIM115  closed in `close`
-        self._read = b""
+        self._read = b""  # the beginning of a line
+        self._heard: list[KeeperMessage] = []  # read, but not taken yet: several may come at once
         self._is_over = False  # the keeper has closed its output
         self._keeper = subprocess.Popen(
             (sys.executable, *KEEPER),
@@ -69,6 +70,9 @@ class HeldRoom:
 
     def take(self) -> list[KeeperMessage] | None:
         """What the keeper has said. None: it has ended. Blocks if there is nothing to read."""
+        if self._heard:
+            heard, self._heard = self._heard, []
+            return heard
         if self._is_over:
             return None
         data = os.read(self.fileno(), 65536)
@@ -103,17 +107,17 @@ class HeldRoom:
     def _expect(self, kind: type[KeeperMessage], seconds: float) -> None:
         """Wait for the next message, which must be of this kind."""
         limit = time.monotonic() + seconds
-        while wait_for([self], max(0.0, limit - time.monotonic())):
-            said = self.take()
-            if said is None:
+        while not self._heard:
+            if not wait_for([self], max(0.0, limit - time.monotonic())):
+                place = self._room.cluster or "this machine"
+                raise UsageError(texts.ray_unreachable(place, f"nothing was heard for {seconds:.0f} s"))
+            if (said := self.take()) is None:
                 raise UsageError(texts.ray_keeper_ended(self.words()))
-            for message in said:
-                if isinstance(message, KeeperFailed):
-                    raise UsageError(message.text)
-                if isinstance(message, kind):
-                    return
-        place = self._room.cluster or "this machine"
-        raise UsageError(texts.ray_unreachable(place, f"nothing was heard for {seconds:.0f} s"))
+            self._heard = said
+        message = self._heard.pop(0)
+        if isinstance(message, KeeperFailed):
+            raise UsageError(message.text)
+        assert isinstance(message, kind), f"{message} instead of {kind.__name__}"
 
     def _write(self, line: bytes) -> None:
         assert self._keeper.stdin is not None

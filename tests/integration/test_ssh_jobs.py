@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,7 +30,7 @@ from shoal.events import (
     WorkerStarted,
 )
 from shoal.watch.record.run_record import read_record
-from support.launcher import PATIENCE, command_of, events_in, leftovers, processes_in, shoal, started
+from support.launcher import PATIENCE, SHOAL, command_of, events_in, leftovers, processes_in, shoal, started
 from support.network import PROGRAMS, Network
 from support.ssh_server import IS_MISSING, REASON, Place, SshHosts, ssh_hosts
 
@@ -226,6 +227,32 @@ def test_a_job_with_servers_keeps_them_on_different_hosts(tmp_path: Path, hosts:
     assert outcome.code == 0, outcome
     placed = [event for event in events_in(tmp_path / "run") if isinstance(event, ProcessPlaced)]
     assert {event.server: event.node for event in placed if event.server is not None} == {0: "a", 1: "b"}
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("limit", ["-Sn 64", "-n 64"], ids=["soft", "hard"])
+def test_many_hosts_get_as_many_open_files_as_the_system_allows(tmp_path: Path, hosts: SshHosts, limit: str) -> None:
+    """Beyond that one line names the limits."""
+    (tmp_path / "script.py").write_text("print('runs')")
+    (tmp_path / "hosts.toml").write_text("".join(f'[n{number}]\naddress = "a"\nslots = 1\n' for number in range(24)))
+    limited = ("sh", "-c", f'ulimit {limit}; exec "$@"', "sh", *SHOAL, *command("script.py", workers=1))
+    done = subprocess.run(
+        limited,
+        cwd=tmp_path,
+        env={**os.environ, **hosts.variables, "XDG_RUNTIME_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=3 * PATIENCE,
+        check=False,
+    )
+    if limit == "-Sn 64":
+        assert done.returncode == 0, done
+        assert "runs" in done.stdout
+    else:
+        assert done.returncode == 2, done
+        assert "could not be started on this machine for node n" in done.stderr
+        assert "Too many open files; look at the limits of open files and processes here" in done.stderr
+        assert "Traceback" not in done.stderr
 
 
 def test_a_plain_torch_script_on_several_hosts_is_told_what_to_do(tmp_path: Path, hosts: SshHosts) -> None:

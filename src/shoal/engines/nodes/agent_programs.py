@@ -60,9 +60,12 @@ class _Session:
 
 class AgentPrograms(Provider):
     def __init__(
-        self, programs: Sequence[AgentProgram], explain: Callable[[str, int, Sequence[str]], NodeGone]
+        self, programs: Sequence[AgentProgram], explain: Callable[[str, int, Sequence[str]], NodeGone | None]
     ) -> None:
-        """`explain` gets a node, the exit code of its program and the last lines that were printed."""
+        """`explain` gets a node, the exit code of its program and the last lines that were printed.
+
+        None: nothing is wrong yet, the program is started again after its pause.
+        """
         self._programs = {program.node: program for program in programs}
         self._explain = explain
         self._way_in: WayIn | None = None
@@ -97,7 +100,7 @@ class AgentPrograms(Provider):
             if session is None:
                 os.eventfd_read(self._bell)
             elif key.fd == session.pidfd:
-                gone.append(self._ended(session))
+                gone += [one for one in [self._ended(session)] if one is not None]
             elif session.is_open:
                 self._read(session)
         self._waiting.extend(self._retries.take_due(time.monotonic()))
@@ -184,7 +187,7 @@ class AgentPrograms(Provider):
         session.said += data
         del session.said[:-MOST_SAID]
 
-    def _ended(self, session: _Session) -> NodeGone:
+    def _ended(self, session: _Session) -> NodeGone | None:
         assert session.process.stdout is not None
         while session.is_open and wait_for([session.process.stdout], 0.0):
             self._read(session)

@@ -14,7 +14,13 @@ from shoal.engines.ssh.hosts_file import Host
 SSH_FAILED = 255  # the exit code of ssh where ssh itself has failed
 NO_SUCH_PROGRAM = (126, 127)  # of the shell on the host
 UNKNOWN = re.compile(r"could not resolve|name or service not known|no address associated", re.IGNORECASE)
+BUSY = re.compile(r"(kex|ssh)_exchange_identification", re.IGNORECASE)  # sshd hung up before it said anything
 UNREACHED = re.compile(r"connection (refused|timed out|reset|closed)|no route|unreachable|timed out", re.IGNORECASE)
+
+
+def is_busy(code: int, lines: Sequence[str]) -> bool:
+    """Whether a host, or one on the way to it, takes no more connections for a moment (`MaxStartups` of sshd)."""
+    return code == SSH_FAILED and any(BUSY.search(line) for line in lines)
 
 
 def why_no_agent(host: Host, code: int, lines: Sequence[str], known: Iterable[str] = ()) -> str:

@@ -10,6 +10,7 @@ import contextlib
 import shlex
 import shutil
 import subprocess
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from shoal.engines import texts
 from shoal.engines.nodes.agent_programs import AgentProgram, AgentPrograms, last_line
 from shoal.engines.nodes.provider import AGENT, NodeGone
 from shoal.engines.ssh.hosts_file import Host
-from shoal.engines.ssh.ssh_failures import UNKNOWN, why_lost, why_no_agent
+from shoal.engines.ssh.ssh_failures import UNKNOWN, is_busy, why_lost, why_no_agent
 from shoal.environment import inherited
 from shoal.errors import UsageError
 from shoal.files import read_plain
@@ -30,6 +31,7 @@ OPTIONS = {
     "ServerAliveCountMax": "3",
     "ClearAllForwardings": "yes",
 }
+MOST_BUSY = 3  # times that sshd may hang up at once: with many nodes on the way through one host it may be busy
 ASK_SECONDS = 10.0  # for ssh to say what its configuration has
 MOST_CONFIG_BYTES = 256 * 1024  # of the user's ssh configuration, in which a misspelt name is looked for
 MOST_CONFIGURED = 1000  # hosts in it
@@ -40,13 +42,22 @@ class SshProvider(AgentPrograms):
         """Raises `UsageError` where there is no ssh."""
         ssh, variables = find_ssh(), inherited({})
         self._hosts = {host.name: host for host in hosts}
+        self._busy: Counter[str] = Counter()  # by node: how often its sshd hung up at once, since it was there last
         super().__init__(
             [AgentProgram(host.name, ssh_command(ssh, host), variables, slots=host.slots) for host in hosts],
             self._why_gone,
         )
 
-    def _why_gone(self, node: str, code: int, lines: Sequence[str]) -> NodeGone:
+    def came(self, node: str) -> None:
+        super().came(node)
+        self._busy.pop(node, None)
+
+    def _why_gone(self, node: str, code: int, lines: Sequence[str]) -> NodeGone | None:
         host = self._hosts[node]
+        if is_busy(code, lines):
+            self._busy[node] += 1
+            if self._busy[node] < MOST_BUSY:
+                return None
         known: list[str] = []
         if UNKNOWN.search(last_line(lines)):
             known = [*(self._hosts[name].address for name in self.running), *configured_hosts()]

@@ -8,7 +8,7 @@ import pytest
 
 from shoal.engines import texts
 from shoal.engines.ssh.hosts_file import Host
-from shoal.engines.ssh.ssh_failures import why_lost, why_no_agent
+from shoal.engines.ssh.ssh_failures import is_busy, why_lost, why_no_agent
 from shoal.engines.ssh.ssh_provider import MOST_CONFIG_BYTES, MOST_CONFIGURED, configured_hosts, ssh_command
 
 HOST = Host("big", "me@10.0.0.7", 4, "/venv/bin/python", "", is_shared=False)
@@ -37,6 +37,18 @@ NO_WAY = texts.agent_has_no_way("big", "10.0.0.1:4000", "Connection refused")
 )
 def test_each_cause_has_its_own_words(code: int, lines: list[str], said: str) -> None:
     assert why_no_agent(HOST, code, lines) == said
+
+
+def test_a_host_that_hangs_up_at_once_may_be_busy() -> None:
+    """The second is what ssh prints where a jump host did it."""
+    reset = "kex_exchange_identification: read: Connection reset by peer"
+    assert is_busy(255, [reset])
+    assert is_busy(
+        255, ["kex_exchange_identification: Connection closed by remote host", "Connection closed by UNKNOWN"]
+    )
+    assert not is_busy(255, [REFUSED])
+    assert not is_busy(1, [reset])
+    assert why_no_agent(HOST, 255, [reset]) == texts.host_unreached("big", "me@10.0.0.7", reset)
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def connect(store: dist.Store, rank: int, size: int, schedules: list[str]) -> di
     groups = {}
     for number, schedule in enumerate(schedules, start=1):
         generation = Generation(number, members, schedule, "identity", "benchmark")
-        mesh = connect_mesh(listener, generation, rank, TOKEN, 30.0)
+        mesh = connect_mesh(listener, generation, rank, 30.0)
         groups[schedule] = ThreadedGroup.over(mesh, number, schedule, codec_by_name("identity"))
     listener.close()
     return groups

@@ -38,7 +38,7 @@ def connected(size: int, schedule: str) -> list[ThreadedGroup]:
     groups: dict[int, ThreadedGroup] = {}
 
     def connect(rank: int) -> None:
-        mesh = connect_mesh(listeners[rank], generation, rank, TOKEN, 30.0)
+        mesh = connect_mesh(listeners[rank], generation, rank, 30.0)
         groups[rank] = ThreadedGroup.over(mesh, 1, schedule, codec_by_name("identity"))
 
     in_threads([lambda rank=rank: connect(rank) for rank in range(size)])  # type: ignore[misc]

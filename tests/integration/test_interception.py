@@ -196,7 +196,7 @@ def test_a_proxy_between_two_workers_is_refused_and_named() -> None:
             ]
             lost, refused = in_threads(
                 *(
-                    lambda rank=rank: connect_mesh(listeners[rank], seen[rank], rank, TOKEN, 20.0 if rank else 5.0)
+                    lambda rank=rank: connect_mesh(listeners[rank], seen[rank], rank, 20.0 if rank else 5.0)
                     for rank in range(2)
                 )
             )

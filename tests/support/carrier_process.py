@@ -261,7 +261,7 @@ class Rank:
             self.close()
             addresses = [Address(*address) for address in order["connect"]]
             generation = generation_of(addresses, order["generation"])
-            mesh = connect_mesh(self._listener, generation, order["rank"], TOKEN, 60.0)
+            mesh = connect_mesh(self._listener, generation, order["rank"], 60.0)
             assert mesh is not None
             exchanger = make_exchanger(order["carrier"], mesh, generation.number, "127.0.0.1")
             self._group = ThreadedGroup(exchanger, generation.number, post=exchanger)

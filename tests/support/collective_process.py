@@ -42,7 +42,7 @@ def until_failure(group: ThreadedGroup, task: str, elements: int, pipe: Connecti
 
 
 def group_of(listener: PeerListener, generation: Generation, rank: int, schedule: str) -> ThreadedGroup:
-    mesh = connect_mesh(listener, generation, rank, TOKEN, 60.0)
+    mesh = connect_mesh(listener, generation, rank, 60.0)
     if schedule != "memory":
         return ThreadedGroup.over(mesh, 1, schedule, Identity())
     hood = form(exchange_over(mesh, 1), mesh.rank, mesh.size)

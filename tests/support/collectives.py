@@ -100,7 +100,7 @@ def tcp_meshes(size: int, *, is_sparse: bool) -> Iterator[list[Mesh]]:
     def connect(rank: int) -> Mesh:
         around = {(rank - 1) % size, (rank + 1) % size}
         peers = around if is_sparse else None
-        return connect_mesh(listeners[rank], generation, rank, TOKEN, PATIENCE, peers=peers)
+        return connect_mesh(listeners[rank], generation, rank, PATIENCE, peers=peers)
 
     try:
         made = succeed(*(lambda rank=rank: connect(rank) for rank in range(size)))

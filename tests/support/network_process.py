@@ -59,7 +59,7 @@ def main() -> None:
     is_ring = "ring" in sys.argv[5:]
     peers = {(rank - 1) % count, (rank + 1) % count} if is_ring else set(range(count)) - {rank}
     try:
-        mesh = connect_mesh(listener, generation, rank, TOKEN, 3.0, peers=peers)
+        mesh = connect_mesh(listener, generation, rank, 3.0, peers=peers)
         say("connected")
         exchange(mesh, size, sorted(peers))
     except PeerLost as lost:

@@ -105,7 +105,12 @@ class Operations(Group):
         self._check_scale(output, label, reduction, scale)
         moment = moment_of([output, *tensors], label)
         elements = sum(tensor.numel() for tensor in tensors)
-        make = self._collective(FrameKind.REDUCE_SCATTER, label, output.dtype, elements, reduction, scale)
+        code_of(output.dtype)
+        combine(output.dtype, reduction)
+
+        def make(number: int) -> Operation:
+            kind, said = FrameKind.REDUCE_SCATTER, cut_label(label)
+            return Operation(kind, number, said, output.dtype, elements, reduction, scale)
 
         def work(operation: Operation, exchanger: Exchanger) -> None:
             made = Flat(output, is_read=False)
@@ -212,19 +217,9 @@ class Operations(Group):
         `sequence` names the operation's counter. An operation gets its number and its place in the queue together.
         """
 
-    def _collective(
-        self,
-        kind: FrameKind,
-        label: str,
-        dtype: torch.dtype,
-        elements: int,
-        reduction: Reduction | None = None,
-        scale: float = 1.0,
-    ) -> Make:
+    def _collective(self, kind: FrameKind, label: str, dtype: torch.dtype, elements: int) -> Make:
         code_of(dtype)
-        if reduction is not None:
-            combine(dtype, reduction)
-        return lambda number: Operation(kind, number, cut_label(label), dtype, elements, reduction, scale)
+        return lambda number: Operation(kind, number, cut_label(label), dtype, elements)
 
     def _point_to_point(self, tensor: torch.Tensor, peer: int, label: str) -> Make:
         flat_tensors.check(tensor, label=label)

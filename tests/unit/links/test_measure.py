@@ -58,7 +58,7 @@ def test_a_slow_direction_is_found() -> None:
         generation = generation_of([listener.address for listener in listeners])
         ends = succeed(
             *(
-                lambda rank=rank, listener=listener: connect_mesh(listener, generation, rank, TOKEN, PATIENCE)
+                lambda rank=rank, listener=listener: connect_mesh(listener, generation, rank, PATIENCE)
                 for rank, listener in enumerate(listeners)
             )
         )

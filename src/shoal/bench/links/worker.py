@@ -28,7 +28,7 @@ def main() -> None:
         addresses = msgspec.convert(crew["addresses"], list[Address])
         members = tuple(Member(rank, rank, "here", os.getpid(), each) for rank, each in enumerate(addresses))
         generation = Generation(1, members, "auto", "identity", "shoal bench links")
-        mesh = connect_mesh(listener, generation, crew["rank"], token, PATIENCE)
+        mesh = connect_mesh(listener, generation, crew["rank"], PATIENCE)
     finally:
         listener.close()
     try:

@@ -69,9 +69,9 @@ class _Making:
         listener = PeerListener(self._host, self._meeting.token)
         self._made.append(listener)
         members = self._introduce(listener.address)
-        mesh = connect_mesh(listener, _generation(COLLECTIVES, members), rank, listener.token, self._timeout)
+        mesh = connect_mesh(listener, _generation(COLLECTIVES, members), rank, self._timeout)
         self._made.append(mesh)
-        connections = connect_all(listener, _generation(POST, members), rank, listener.token, self._timeout)
+        connections = connect_all(listener, _generation(POST, members), rank, self._timeout)
         self._made += connections.values()
         self._meeting.exchange(b"")  # a rank that still connects would take a closed connection for a lost rank
         for neighbour in set(hood.host_of(rank)) - {rank}:

@@ -190,7 +190,7 @@ class ClusterPeers(Peers):
         timeout = max(LEAST_CONNECT_SECONDS, self.client.settings.heartbeat_limit)
         try:
             peers = first_peers(rank, generation.size)
-            mesh = connect_mesh(self._listener, generation, rank, self._token, timeout, peers=peers)
+            mesh = connect_mesh(self._listener, generation, rank, timeout, peers=peers)
         except PeerLost as lost:
             self._unreached = by_worker(lost.unreached, generation)
             raise

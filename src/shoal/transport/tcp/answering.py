@@ -14,6 +14,7 @@ import socket
 import time
 from collections.abc import Callable, Collection, Mapping
 
+from shoal.transport.connection.name_lookup import NameLookup
 from shoal.values import Address
 
 KNOCK_SECONDS = 0.5  # between two knocks at a peer that did not answer the first
@@ -30,6 +31,7 @@ class Answers:
         self._refusing: set[int] = set()  # the machine answers, but nobody listens there, or a firewall refuses us
         self._poll = poll
         self._addresses = addresses
+        self._names = NameLookup()
         self._knocks: dict[int, tuple[int, socket.socket]] = {}  # by descriptor: the rank, and its connection
         self._knocking: set[int] = set()  # ranks with a knock under way
         self._again: dict[int, float] = {}  # ranks whose last knock failed: when to try again
@@ -48,23 +50,25 @@ class Answers:
         for peer in peers:
             if peer not in self.open and peer not in self._knocking and self._again.get(peer, now) <= now:
                 self._again[peer] = now + KNOCK_SECONDS
-                self._try(peer)
+                self._try(peer, now)
         failed = [self._again[peer] for peer in peers if peer not in self.open and peer not in self._knocking]
         return min([now + KNOCK_SECONDS, *failed])
 
-    def _try(self, peer: int) -> None:
+    def _try(self, peer: int, now: float) -> None:
         address = self._addresses[peer]
         try:
-            found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
-            family, kind, protocol, _, place = found[0]
-            connection = socket.socket(family, kind, protocol)
+            found = self._names.find(address)
+            if found is None:
+                self._again[peer] = now + LOOK_SECONDS  # its name is being looked up, in another thread
+                return
+            connection = socket.socket(found.family, socket.SOCK_STREAM)
         except OSError:
             return
         connection.setblocking(False)
         self._knocks[connection.fileno()] = (peer, connection)
         self._knocking.add(peer)
         self._poll.register(connection, select.POLLOUT)
-        if connection.connect_ex(place) not in (0, errno.EINPROGRESS):
+        if connection.connect_ex(found.place) not in (0, errno.EINPROGRESS):
             self._end(connection.fileno())
 
     def handle(self, descriptor: int) -> None:

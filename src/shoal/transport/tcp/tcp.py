@@ -36,7 +36,6 @@ def connect_mesh(
     listener: PeerListener,
     generation: Generation,
     rank: int,
-    token: str,
     timeout: float,
     *,
     peers: Collection[int] | None = None,
@@ -49,7 +48,7 @@ def connect_mesh(
     `peers`: connect to these alone, and to others when something is sent there; a peer has to name this rank too. The
     mesh then uses the listener until it is closed.
     """
-    connections = connect_all(listener, generation, rank, token, timeout, peers=peers)
+    connections = connect_all(listener, generation, rank, timeout, peers=peers)
     workers = {member.rank: member.worker for member in generation.members}
     lines = Lines(listener.silence_limit, listener.faults, workers)
     is_full = len(connections) == generation.size - 1
@@ -60,14 +59,13 @@ def connect_all(
     listener: PeerListener,
     generation: Generation,
     rank: int,
-    token: str,
     timeout: float,
     *,
     peers: Collection[int] | None = None,
 ) -> dict[int, Endpoint]:
     """Like `connect_mesh`, but returns the connections by rank."""
     others = frozenset(range(generation.size)) if peers is None else frozenset(peers)
-    joining = _Joining(listener, generation, rank, token, others - {rank})
+    joining = _Joining(listener, generation, rank, others - {rank})
     try:
         joining.run(timeout)
     except BaseException as error:
@@ -81,14 +79,11 @@ def connect_all(
 class _Joining:
     """One rank's way into the mesh of one generation."""
 
-    def __init__(
-        self, listener: PeerListener, generation: Generation, rank: int, token: str, peers: frozenset[int]
-    ) -> None:
+    def __init__(self, listener: PeerListener, generation: Generation, rank: int, peers: frozenset[int]) -> None:
         self.connected: dict[int, Endpoint] = {}
         self._listener = listener
         self._generation = generation
         self._rank = rank
-        self._token = token
         self._peers = peers
         self._poll = select.poll()
         self._departures: dict[int, OutgoingConnection] = {}  # by descriptor
@@ -116,7 +111,8 @@ class _Joining:
                 self._depart(peer)
             wake = min([deadline, *self._due.values()])
             if self._doom is not None or now >= started + KNOCK_SHARE * timeout:
-                # Of ranks that are no peers too: whoever decides who goes on has to know all that do not answer.
+                # Knock at ranks that are no peers too: the coordinator needs every rank that does not answer to
+                # decide who goes on.
                 awaited = [peer for peer in self._unconnected() if not self._is_called(peer) and not self._is_cut(peer)]
                 wake = min(wake, self.answers.knock(awaited, now))
             else:
@@ -181,7 +177,7 @@ class _Joining:
             return
         hello = PeerHello(generation=self._generation.number, source=self._rank, target=peer)
         try:
-            departure = OutgoingConnection(self._generation.members[peer].address, hello, self._token)
+            departure = OutgoingConnection(self._generation.members[peer].address, hello, self._listener.token)
         except OSError as error:
             self._try_again(peer, error.strerror or str(error))
             return

@@ -92,7 +92,7 @@ class Pair:
         generation = generation_of([listener.address for listener in self.listeners], number)
         self.ends += succeed(
             *(
-                lambda rank=rank, listener=listener: connect_mesh(listener, generation, rank, TOKEN, timeout)
+                lambda rank=rank, listener=listener: connect_mesh(listener, generation, rank, timeout)
                 for rank, listener in enumerate(self.listeners)
             )
         )

@@ -37,9 +37,9 @@ class Workers:
             self._stack.callback(listener.close)
             self.listeners.append(listener)
 
-    def connect(self, rank: int, number: int = 1, timeout: float = PATIENCE, token: str = TOKEN) -> TcpMesh:
+    def connect(self, rank: int, number: int = 1, timeout: float = PATIENCE) -> TcpMesh:
         generation = generation_of([listener.address for listener in self.listeners], number)
-        mesh = connect_mesh(self.listeners[rank], generation, rank, token, timeout)
+        mesh = connect_mesh(self.listeners[rank], generation, rank, timeout)
         self._stack.callback(mesh.close)
         return mesh
 
@@ -154,9 +154,7 @@ def test_a_peer_gets_in_when_a_process_without_a_descriptor_has_one_again(worker
 def test_a_peer_with_another_token_is_kept_out(workers: Workers) -> None:
     workers.listen(1)
     workers.listen(1, token="another")
-    errors = in_threads(
-        lambda: workers.connect(0, timeout=1.0), lambda: workers.connect(1, timeout=1.0, token="another")
-    )
+    errors = in_threads(lambda: workers.connect(0, timeout=1.0), lambda: workers.connect(1, timeout=1.0))
     assert [type(error) for error in errors] == [PeerLost, PeerLost]
     assert "another token" in str(errors[1])
 
@@ -173,7 +171,7 @@ def test_a_listener_that_cannot_prove_itself_is_refused(workers: Workers) -> Non
                 assert not connection.recv(1)
 
         generation = generation_of([Address(*listener.getsockname()), workers.listeners[0].address])
-        error = in_threads(lambda: connect_mesh(workers.listeners[0], generation, 1, TOKEN, PATIENCE), impostor)[0]
+        error = in_threads(lambda: connect_mesh(workers.listeners[0], generation, 1, PATIENCE), impostor)[0]
     assert isinstance(error, Refused)
     assert "rank 0" in str(error)
 
@@ -188,7 +186,7 @@ def test_a_connection_for_a_later_generation_waits_until_its_time(workers: Worke
 
     def both(rank: int) -> TcpMesh:
         time.sleep(0.1)  # so that the early one is met while generation 1 forms
-        connect_mesh(workers.listeners[rank], first, rank, TOKEN, PATIENCE).close()
+        connect_mesh(workers.listeners[rank], first, rank, PATIENCE).close()
         return workers.connect(rank, number=2)
 
     ends = succeed(lambda: both(0), lambda: both(1))
@@ -234,7 +232,7 @@ def test_a_peer_that_dies_while_others_are_awaited_is_named(workers: Workers) ->
 
     def come_and_go() -> None:
         generation = generation_of([listener.address for listener in workers.listeners[:2]])
-        connect_mesh(workers.listeners[1], generation, 1, TOKEN, PATIENCE).close_in_child()  # without a word
+        connect_mesh(workers.listeners[1], generation, 1, PATIENCE).close_in_child()  # without a word
 
     error = in_threads(lambda: workers.connect(0), come_and_go)[0]
     assert isinstance(error, PeerLost)
@@ -276,8 +274,8 @@ def test_who_is_left_alone_finds_out_about_its_own_peers_before_it_gives_up(work
     with silent_address() as silent:
         generation = generation_of([*(listener.address for listener in workers.listeners), silent])
         errors = in_threads(
-            lambda: connect_mesh(workers.listeners[0], generation, 0, TOKEN, 1.5),
-            lambda: connect_mesh(workers.listeners[1], generation, 1, TOKEN, 0.5),
+            lambda: connect_mesh(workers.listeners[0], generation, 0, 1.5),
+            lambda: connect_mesh(workers.listeners[1], generation, 1, 0.5),
         )
     assert [type(error) for error in errors] == [PeerLost, PeerLost]
     assert [error.unreached for error in errors] == [Unreached(unreachable=(2,))] * 2

@@ -64,7 +64,7 @@ def test_a_connection_that_its_peer_gives_up_is_not_kept(listener: PeerListener)
         other = PeerListener("127.0.0.1", TOKEN)
         generation = generation_of([listener.address, other.address], number)
         with pytest.raises(Exception, match="cannot be reached"):
-            connect_mesh(other, generation, 1, TOKEN, 0.02)
+            connect_mesh(other, generation, 1, 0.02)
         other.close()
     eventually(lambda: descriptors() == before)
 
@@ -78,8 +78,8 @@ def test_a_thousand_generations_leave_nothing_behind(listener: PeerListener) -> 
         for number in range(1, 1001):
             generation = generation_of(addresses, number)
             for mesh in succeed(
-                lambda generation=generation: connect_mesh(listener, generation, 0, TOKEN, PATIENCE),
-                lambda generation=generation: connect_mesh(other, generation, 1, TOKEN, PATIENCE),
+                lambda generation=generation: connect_mesh(listener, generation, 0, PATIENCE),
+                lambda generation=generation: connect_mesh(other, generation, 1, PATIENCE),
             ):
                 mesh.close()
         eventually(lambda: descriptors() == before)

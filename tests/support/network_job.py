@@ -70,7 +70,7 @@ class NetworkJob:
             "SHOAL_COORDINATOR": address,
             "SHOAL_TOKEN_FILE": str(token),
             "SHOAL_WORKER": str(worker),
-            "PYTHONPATH": str(PROGRAMS.parent),
+            "PYTHONPATH": os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), str(PROGRAMS.parent)))),
         }
         return {**os.environ, **ours, "OMP_NUM_THREADS": "1", "EPOCHS": self._epochs}
 

@@ -26,7 +26,6 @@ PURE_CORES = frozenset(
         "collectives/schedules/hierarchical.py",
         "engines/nodes/node_words.py",
         "engines/spark/spark_failures.py",
-        "engines/ssh/ssh_failures.py",
         "links/host_links.py",
         "links/rounds.py",
         "membership/generations/losses.py",

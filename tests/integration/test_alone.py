@@ -71,6 +71,32 @@ def used(*outcomes: Outcome) -> collections.Counter[int]:
     )
 
 
+def test_the_last_line_of_a_recorded_script_names_the_next_command(tmp_path: Path) -> None:
+    write(tmp_path, options='run_dir="out"')
+    assert re.fullmatch(
+        r"shoal: finished in \S+ \S+, 16 steps; look at it: shoal report --open out\n",
+        python(tmp_path).frame[-1] + "\n",
+    )
+    write(tmp_path, inside='assert run.step < 5, "no more"', options='run_dir="again", checkpoint_every=2')
+    command = [sys.executable, "train.py"]
+    failed = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=2 * PATIENCE, check=False)
+    assert failed.returncode == 1
+    *_, error, last = failed.stderr.splitlines()
+    assert error == "AssertionError: no more"
+    assert re.fullmatch(
+        r"shoal: failed: the script raised AssertionError at train.py:20, after .*; look at again/logs/worker-0.log"
+        r"; go on from the last checkpoint: shoal run --resume again",
+        last,
+    )
+    assert (tmp_path / "again" / "logs" / "worker-0.log").read_text().count("AssertionError: no more") == 1
+    write(tmp_path, inside="run.model(model)", options='run_dir="mistaken"')
+    mistaken = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=2 * PATIENCE, check=False)
+    assert mistaken.returncode == 2
+    *_, error, last = mistaken.stderr.splitlines()
+    assert error.startswith("shoal: error: run.model was called inside a loop")
+    assert re.fullmatch(r"shoal: failed, after .*; look at mistaken/logs/worker-0.log", last)
+
+
 def test_without_a_request_nothing_is_written_and_the_first_save_makes_a_whole_run(tmp_path: Path) -> None:
     write(tmp_path)
     plain = python(tmp_path)

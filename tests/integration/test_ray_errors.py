@@ -47,6 +47,7 @@ def test_a_cluster_without_room(cluster: RayCluster, tmp_path: Path) -> None:
 def test_waiting_for_room_says_so_and_is_ended_by_ctrl_c(cluster: RayCluster, tmp_path: Path) -> None:
     with started(tmp_path, *ON, "script.py", variables=cluster.variables) as launcher:
         assert launcher.stderr is not None
+        assert launcher.stderr.readline() == "shoal: starting 2 workers of script.py with --on ray ...\n"
         assert launcher.stderr.readline() == f"shoal: {texts.waiting_for_ray('2 x 1 CPU')} ...\n"
         launcher.send_signal(signal.SIGINT)
         launcher.communicate(timeout=PATIENCE)

@@ -241,6 +241,7 @@ def test_a_request_that_waits_says_so_and_is_taken_back_by_ctrl_c(tmp_path: Path
         cluster.started(tmp_path, *command(*ASKED, *SLOWLY)) as launcher,
     ):
         assert launcher.stderr is not None
+        assert launcher.stderr.readline().startswith("shoal: starting ")
         assert launcher.stderr.readline() == "shoal: waiting for Slurm to give 2 nodes ...\n"
         assert sorted(job.split()[1] for job in cluster.jobs()) == ["PENDING", "RUNNING"]
         launcher.send_signal(signal.SIGINT)
@@ -257,6 +258,7 @@ def test_a_request_that_waits_ends_with_its_launcher(tmp_path: Path, cluster: Sl
         cluster.started(tmp_path, *command(*ASKED, *SLOWLY)) as launcher,
     ):
         assert launcher.stderr is not None
+        assert launcher.stderr.readline().startswith("shoal: starting ")
         assert launcher.stderr.readline()
         launcher.send_signal(signal.SIGKILL if way == "killed" else signal.SIGTERM)
         launcher.wait(PATIENCE)

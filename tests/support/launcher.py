@@ -158,7 +158,7 @@ def write_script(folder: Path, text: str, *, joins: bool = False, saves: bool = 
 # The lines with which every job begins and ends.
 FRAME = re.compile(
     r"shoal: (\d+ workers?\b.*; the record is in |training in 1 process|the workers are starting|"
-    r"finished in |failed[,:])"
+    r"starting \d+ workers? of |no step and no output yet, |finished in |failed[,:])"
 )
 
 

@@ -96,6 +96,13 @@ def job_has_no_script(coordinator: Address, usage: str) -> str:
     return f"the job at {coordinator} names no script; use `{usage}`"
 
 
+def function_stays(name: str) -> str:
+    return (
+        f"this job's function {name} travels only with its launcher, from a notebook's cell or a lambda, and is not on "
+        "this machine; give shoal.launch a function in a module that both machines can import"
+    )
+
+
 def other_script(script: str, own: str, job: str) -> str:
     return (
         f"the script {script} is not the job's: its digest is {own[:12]} here and {job[:12]} in the job; copy the "

@@ -42,7 +42,8 @@ from shoal.membership.record.first_event import first_event
 from shoal.settings.given_by_script import ORIGIN, Alone, check_alone, treatment_of
 from shoal.strategies.peers.solo_peers import SoloPeers
 from shoal.watch.incident_words import closing_line
-from shoal.watch.screen.display import open_display
+from shoal.watch.screen.display import announce, open_display
+from shoal.watch.wording import span
 
 ASKS_FOR_A_RECORD = frozenset({"run-dir", "checkpoint-every", "checkpoint-to", "resume", "open"})
 
@@ -210,8 +211,11 @@ class AloneJob:
         if self.run_dir is not None:
             log_failure(self.run_dir, failed)
 
-    def end(self, ended: JobEnded) -> None:
-        """Close the record, sum up, leave the report."""
+    def end(self, ended: JobEnded) -> str:
+        """Close the record, sum up, leave the report, and say how it ended.
+
+        Returns what is to be said after the error; empty: nothing.
+        """
         self.signals.forget()
         self.peers.close()
         ended = msgspec.structs.replace(ended, seconds=time.time() - self._started)
@@ -221,7 +225,7 @@ class AloneJob:
         directory = self._directory
         if directory is None:
             self._display.summarize()
-            return
+            return ""
         closing = ""
         with contextlib.suppress(OSError):
             closing = closing_line(directory.path)
@@ -231,11 +235,28 @@ class AloneJob:
         put_in_order(directory.path, self._record_start, None, directory.settings_before)
         directory.lock.close()
         leave_report(directory.path, open_it=self.config.open)
+        return self._last_words(ended, directory.path)
+
+    def _last_words(self, ended: JobEnded, run_dir: Path) -> str:
+        """How it ended and which command comes next; a signal's words are in `interruption`."""
+        lasted, steps = span(ended.seconds), self._display.board.step
+        if ended.outcome == "failed":
+            how = f"{texts.FAILED}: {ended.reason}" if ended.reason.startswith(texts.RAISED) else texts.FAILED
+            told = texts.FailureWords(how, lasted, steps, run_dir / "logs" / "worker-0.log")
+            return texts.failed(told, run_dir, can_resume=self._has_checkpoint)
+        if ended.outcome != "interrupted" and steps:
+            announce(self.config.progress, texts.finished(lasted, steps, run_dir))
+        return ""
+
+    @property
+    def _has_checkpoint(self) -> bool:
+        return self.run_dir is not None and any((self.run_dir / "checkpoints").glob("step-*/manifest.json"))
 
     def interruption(self, reason: str, exit_code: int) -> Interrupted:
         """What to raise where a signal ended the script."""
-        has_one = self.run_dir is not None and any((self.run_dir / "checkpoints").glob("step-*/manifest.json"))
         record = f"; the record is in {self.run_dir}" if self.run_dir is not None else ""
-        interrupted = Interrupted(f"{reason}{record}" + (f"; `{self.how_to_go_on()}` goes on" if has_one else ""))
+        interrupted = Interrupted(
+            f"{reason}{record}" + (f"; `{self.how_to_go_on()}` goes on" if self._has_checkpoint else "")
+        )
         interrupted.exit_code = exit_code
         return interrupted

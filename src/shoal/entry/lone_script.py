@@ -17,7 +17,7 @@ import msgspec
 
 from shoal.entry import texts
 from shoal.entry.alone import AloneJob, settings_alone
-from shoal.entry.shoal_main import as_shoal_error, start_session, to_its_end
+from shoal.entry.shoal_main import as_shoal_error, first_lasting, start_session, to_its_end
 from shoal.errors import ScriptFailed, ShoalError
 from shoal.events import JobEnded
 from shoal.membership.record.first_event import as_text
@@ -33,10 +33,12 @@ T = TypeVar("T")
 
 def run_alone(train: Callable[[Run], T], options: dict[str, Any]) -> T:
     job = AloneJob(settings_alone(options))
-    ended = JobEnded(outcome="failed", exit_code=ScriptFailed.exit_code, reason="the script raised", seconds=0.0)
+    ended = JobEnded(outcome="failed", exit_code=ScriptFailed.exit_code, reason=texts.RAISED, seconds=0.0)
     session: Session | None = None
+    failure: BaseException | None = None
     try:
-        session = start_session(job.peers, job.config, job.store, open_place=job.open_place)
+        lasting = first_lasting(job.peers, job.config, job.store, job.open_place)
+        session = start_session(job.peers, job.config, lasting=lasting)
         announce(job.config.progress, alone_words(str(session.device)))
         begin_anew(session, job.store)
         result, session = to_its_end(train, session, partial(start_session, job.peers, job.config), job.store)
@@ -48,6 +50,7 @@ def run_alone(train: Callable[[Run], T], options: dict[str, Any]) -> T:
             raise result
         return result
     except SystemExit as left:
+        failure = left
         if left.code not in (None, 0):
             code = left.code if isinstance(left.code, int) else ScriptFailed.exit_code
             reason = f"the script ended itself with exit code {code}"
@@ -58,9 +61,10 @@ def run_alone(train: Callable[[Run], T], options: dict[str, Any]) -> T:
         ended = JobEnded(outcome="interrupted", exit_code=code, reason=reason, seconds=0.0)
         raise job.interruption(reason, code) from None
     except BaseException as error:
+        failure = error
         known = as_shoal_error(error)
         text = as_text(str(known))
-        reason = text if isinstance(error, ShoalError) else f"the script raised {raised_at(text)}"
+        reason = text if isinstance(error, ShoalError) else f"{texts.RAISED} {raised_at(text)}"
         ended = msgspec.structs.replace(ended, exit_code=known.exit_code, reason=reason)
         job.failed(known, text, step=0 if session is None else session.step)
         if session is not None:
@@ -69,7 +73,11 @@ def run_alone(train: Callable[[Run], T], options: dict[str, Any]) -> T:
     finally:
         if session is not None:
             session.close()
-        job.end(ended)
+        last_words = job.end(ended)
+        if last_words and isinstance(failure, SystemExit):
+            announce("plain", last_words)
+        elif last_words and failure is not None:
+            failure.add_note(f"shoal: {last_words}")  # Python shows it behind the traceback
 
 
 def alone_words(device: str) -> str:

@@ -84,7 +84,8 @@ def main(train: Callable[[Run], T], **options: Any) -> T:
         sys.stderr.write(f"shoal: {interruption}\n")
         sys.exit(interruption.exit_code)
     except ShoalError as error:
-        sys.stderr.write(f"shoal: error: {error}\n")
+        notes = "".join(f"{note}\n" for note in getattr(error, "__notes__", ()))  # the last line of a lone script
+        sys.stderr.write(f"shoal: error: {error}\n{notes}")
         sys.exit(error.exit_code)
 
 
@@ -182,7 +183,7 @@ def _in_job(
     store = _store(config)
     if store is not None and config.chaos:
         store = FullDiskStore(store, peers.disk_is_full)
-    session = start_session(peers, config, store, make)
+    session = start_session(peers, config, make, lasting=first_lasting(peers, config, store))
     if past is not None:
         session.go_through(past)
     elif not peers.is_new:
@@ -310,23 +311,22 @@ def _tell_last_line(client: CoordinatorClient, files: TruncatedFiles, *, step: i
     atexit.register(tell)
 
 
-def start_session(
-    peers: Peers,
-    config: JobConfig,
-    store: Store | None = None,
-    make: MakeStrategy = make_strategy,
-    *,
-    lasting: Lasting | None = None,
-    open_place: OpenPlace | None = None,
-) -> Session:
+def first_lasting(
+    peers: Peers, config: JobConfig, store: Store | None = None, open_place: OpenPlace | None = None
+) -> Lasting:
+    """What lasts while a script starts again. Checkpoints go to `store`; without one there are none.
+
+    `open_place`: makes a place for the first checkpoint that the script asks for.
+    """
+    return Lasting(Reporter(peers), Progress(peers), Saver(peers, config, store, open_place))
+
+
+def start_session(peers: Peers, config: JobConfig, make: MakeStrategy = make_strategy, *, lasting: Lasting) -> Session:
     """The session behind a `Run`. Generators start equal everywhere, so that models are built with the same weights.
 
-    Checkpoints go to `store`; without one there are none. `make` builds the strategy. `lasting`: of this worker's
-    session before, where its script starts again. `open_place`: makes a place for the first checkpoint that the script
-    asks for.
+    `make` builds the strategy. `lasting`: of this worker's session before, where its script starts again.
     """
     replica = Replica(peers)
-    lasting = lasting or Lasting(Reporter(peers), Progress(peers), Saver(peers, config, store, open_place))
     session = Session(replica, make(replica, config), config, lasting)
     devices.seed(session.device, key_of(config.seed))
     return session

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
 
 
 def nothing_to_resume(run_dir: str) -> str:
@@ -88,3 +90,38 @@ def function_gone(file: str) -> str:
 
 def function_not_private(file: str) -> str:
     return f"{file}, which holds the job's function, is no plain file of this user alone; it is not read"
+
+
+# How it ended: the last line of a script that ran alone, and of a job
+
+FAILED = "failed"
+RAISED = "the script raised"
+
+
+def _so_far(seconds: str, steps: int) -> str:
+    counted = "" if not steps else ", 1 step" if steps == 1 else f", {steps:,} steps"
+    return f"{seconds}{counted}"
+
+
+def finished(seconds: str, steps: int, run_dir: Path) -> str:
+    look = f"look at it: shoal report --open {run_dir}" if steps else f"what it printed is in {run_dir / 'logs'}"
+    return f"finished in {_so_far(seconds, steps)}; {look}"
+
+
+def script_raised(error: str, where: str) -> str:
+    """`where`: 'on worker 1 in step 4'."""
+    return f"{FAILED}: {RAISED} {error} {where}"
+
+
+class FailureWords(NamedTuple):
+    """What the last line of a failed job is made of."""
+
+    how: str
+    seconds: str  # as text
+    steps: int
+    look_at: Path
+
+
+def failed(told: FailureWords, run_dir: Path, *, can_resume: bool) -> str:
+    go_on = f"; go on from the last checkpoint: shoal run --resume {run_dir}" if can_resume else ""
+    return f"{told.how}, after {_so_far(told.seconds, told.steps)}; look at {told.look_at}{go_on}"

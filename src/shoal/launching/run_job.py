@@ -49,7 +49,7 @@ from shoal.launching.processes.specs import (
     reachable,
     worker_processes,
 )
-from shoal.launching.screen import Closing, Screen, copies_warning, has_checkpoint, opening, verdict
+from shoal.launching.screen import Closing, Screen, copies_warning, gathering, has_checkpoint, opening, verdict
 from shoal.launching.servers.job_servers import check_group, group_key_file, open_servers, space_name
 from shoal.launching.signals import caught_signals
 from shoal.launching.supervision.orders import FinishJob
@@ -108,6 +108,8 @@ def run_job(
     if config.resume and (whose := strangers_hand(Path(config.run_dir))):
         command = shlex.join((str(Path(script).absolute()), *arguments))
         print(printable(f"shoal: {texts.about_to_run(whose, command)}"), file=sys.stderr, flush=True)
+    if elsewhere is not None:  # the nodes may take long to come together
+        announce(config.progress, gathering(config, title_of(script, arguments)))
     with contextlib.ExitStack() as stack:
         held = _earlier_run(config, stack)
         stack.enter_context(spoken_plaintext(config.plaintext))

@@ -22,6 +22,7 @@ from shoal.entry.lone_steps import OWN_SHARE
 from shoal.environment import copies_are_meant
 from shoal.errors import ScriptFailed
 from shoal.events import Event, StorageFailed, StorageRestored
+from shoal.job_config import JobConfig
 from shoal.launching import texts
 from shoal.launching.processes.specs import Job
 from shoal.launching.script_source import source_of
@@ -33,6 +34,7 @@ from shoal.watch.wording import first_line, raised_at, span
 
 SHOWN_LINES = 15  # of a lost worker's output in the final message
 QUIET_START = 2.0  # seconds without a line after which it is said that the workers are starting
+STILL_STARTING = 15.0  # seconds until that is said again, and between any two such lines
 TRACEBACK = "Traceback (most recent call last):"
 
 
@@ -50,7 +52,8 @@ class Screen:
         self._display = display
         self._prefixed = workers > 1
         self._began = time.monotonic()
-        self._is_starting = True  # nothing was shown yet
+        self._is_starting = True  # there was no step yet, and no worker has printed anything
+        self._next_word = QUIET_START  # seconds after the beginning
         self._held: dict[int, list[str]] | None = None  # lines since the workers were interrupted, by worker
         self._unwritten: dict[str, None] = {}  # files of the run directory that cannot be written
         self._broken = False  # standard output is gone
@@ -64,11 +67,12 @@ class Screen:
         self._write(lambda: self._display.show(event, at))
 
     def say_if_starting(self, progress: str, now: float) -> None:
-        """A word while nothing else is shown: a worker's imports alone may take seconds."""
-        if self._is_starting and (self._display.board.step or now - self._began >= QUIET_START):
-            self._is_starting = False
-            if not self._display.board.step:
-                announce(progress, texts.STARTING)
+        """A word while nothing else is shown, and again now and then: scripts import, and may read data for minutes."""
+        self._is_starting = self._is_starting and not self._display.board.step
+        waited = now - self._began
+        if self._is_starting and waited >= self._next_word:
+            is_first, self._next_word = self._next_word == QUIET_START, waited + STILL_STARTING
+            announce(progress, texts.STARTING if is_first else texts.still_starting(span(waited)))
 
     def say(self, *lines: str) -> None:
         self._write(lambda: self._display.print(*lines))
@@ -139,6 +143,12 @@ def without_interrupt(lines: Sequence[str]) -> Sequence[str]:
     if TRACEBACK in lines and any(line.startswith("KeyboardInterrupt") for line in lines[-2:]):
         return lines[: lines.index(TRACEBACK)]
     return lines
+
+
+def gathering(config: JobConfig, title: str) -> str:
+    """What is about to start on other machines, before any of them is reached. `title`: the script's, or function's."""
+    servers = config.of(ParameterServerSettings).server_count
+    return texts.gathering(config.workers, servers, title, config.on)
 
 
 def opening(job: Job) -> str:

@@ -8,11 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from pathlib import Path
-from typing import NamedTuple
 
+from shoal.entry.texts import FAILED, FailureWords, failed, finished, script_raised
 from shoal.membership.texts import AGAIN, STOP_WORDS, STOPPING_AFTER_STEP
 
-__all__ = ["STOPPING_AFTER_STEP", "STOP_WORDS"]  # what others look for here too
+__all__ = [  # what others look for here too
+    "FAILED",
+    "STOPPING_AFTER_STEP",
+    "STOP_WORDS",
+    "FailureWords",
+    "failed",
+    "finished",
+    "script_raised",
+]
 
 
 # The script and the settings
@@ -96,9 +104,17 @@ def checkpoints_not_shared(nodes: Collection[str], place: str) -> str:
 
 # The first and the last line of a job
 
-FAILED = "failed"
 RECORD = "the record is in"
 STARTING = "the workers are starting; importing torch takes a few seconds"
+
+
+def still_starting(seconds: str) -> str:
+    return f"no step and no output yet, after {seconds}: the script may be importing, or reading its data"
+
+
+def gathering(workers: int, servers: int, script: str, engine: str) -> str:
+    """`engine`: the value of --on."""
+    return f"starting {_parties(workers, servers)} of {script} with --on {engine} ..."
 
 
 def opening(workers: int, servers: int, script: str, run_dir: Path) -> str:
@@ -115,35 +131,6 @@ def going_on(workers: int, servers: int, script: str, run_dir: Path) -> str:
 def _parties(workers: int, servers: int) -> str:
     who = "1 worker" if workers == 1 else f"{workers:,} workers"
     return f"{who} and {servers} parameter server{'s' * (servers > 1)}" if servers else who
-
-
-def _so_far(seconds: str, steps: int) -> str:
-    counted = "" if not steps else ", 1 step" if steps == 1 else f", {steps:,} steps"
-    return f"{seconds}{counted}"
-
-
-def finished(seconds: str, steps: int, run_dir: Path) -> str:
-    look = f"look at it: shoal report --open {run_dir}" if steps else f"what it printed is in {run_dir / 'logs'}"
-    return f"finished in {_so_far(seconds, steps)}; {look}"
-
-
-def script_raised(error: str, where: str) -> str:
-    """`where`: 'on worker 1 in step 4'."""
-    return f"{FAILED}: the script raised {error} {where}"
-
-
-class FailureWords(NamedTuple):
-    """What the last line of a failed job is made of."""
-
-    how: str
-    seconds: str  # as text
-    steps: int
-    look_at: Path
-
-
-def failed(told: FailureWords, run_dir: Path, *, can_resume: bool) -> str:
-    go_on = f"; go on from the last checkpoint: shoal run --resume {run_dir}" if can_resume else ""
-    return f"{told.how}, after {_so_far(told.seconds, told.steps)}; look at {told.look_at}{go_on}"
 
 
 def stopped(how: str, run_dir: Path, *, can_resume: bool) -> str:

@@ -7,13 +7,19 @@ from pathlib import Path
 
 import pytest
 
+from shoal.engines.engine import Engine
 from shoal.entry.texts import ran_as_copies
+from shoal.errors import UsageError
 from shoal.job_config import JobConfig
-from shoal.launching import texts
+from shoal.launching import run_job, texts
+from shoal.launching.elsewhere.gathering import Elsewhere
 from shoal.launching.processes.specs import Job
 from shoal.launching.screen import (
+    QUIET_START,
     SHOWN_LINES,
+    STILL_STARTING,
     Closing,
+    Screen,
     copies_warning,
     final_message,
     opening,
@@ -22,6 +28,7 @@ from shoal.launching.screen import (
 )
 from shoal.launching.supervision.orders import FinishJob
 from shoal.values import Address
+from shoal.watch.screen.display import open_display
 
 JOB = Job(JobConfig(workers=2), "train.py", (), Path("runs/x"), Path("/tmp/token"), Address("127.0.0.1", 7000))
 RAISED = """Traceback (most recent call last):
@@ -30,6 +37,45 @@ RAISED = """Traceback (most recent call last):
 ValueError: no
 with: a second line
 It failed in this way 3 times."""
+
+
+def words_while_starting(screen: Screen, seconds: list[float], capsys: pytest.CaptureFixture[str]) -> list[int]:
+    """How many lines are said at each of these times after the beginning."""
+    began, counts = screen._began, []
+    for after in seconds:
+        screen.say_if_starting("plain", began + after)
+        counts.append(len(capsys.readouterr().err.splitlines()))
+    return counts
+
+
+def test_a_script_that_reads_data_for_minutes_is_not_mute(capsys: pytest.CaptureFixture[str]) -> None:
+    screen = Screen(open_display("plain", 2), workers=2)
+    first, second = QUIET_START + 0.1, QUIET_START + STILL_STARTING + 0.2
+    times = [0.0, first, first + 0.1, second, second + 0.1, second + STILL_STARTING + 0.1, 300.0, 301.0]
+    assert words_while_starting(screen, times, capsys) == [0, 1, 0, 1, 0, 1, 1, 0]
+
+
+def test_nothing_more_is_said_of_starting_once_there_is_output(capsys: pytest.CaptureFixture[str]) -> None:
+    screen = Screen(open_display("plain", 2), workers=2)
+    screen.worker_lines(0, ["reading data"])
+    assert words_while_starting(screen, [QUIET_START + 1, 60.0], capsys) == [0, 0]
+
+
+def test_a_job_on_other_machines_says_what_starts_before_it_reaches_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("")
+
+    def no_nodes(_: Address) -> Engine:
+        raise UsageError("no node came")
+
+    config = JobConfig(workers=2, on="dask", progress="plain")
+    monkeypatch.setattr(run_job, "chosen_engine", lambda *_: Elsewhere(config, no_nodes))
+    with pytest.raises(UsageError, match="no node came"):
+        run_job.run_job(config, "train.py", ())
+    assert capsys.readouterr().err == f"shoal: {texts.gathering(2, 0, 'train.py', 'dask')}\n"
+    assert not (tmp_path / "runs").exists()
 
 
 def test_success_needs_no_words() -> None:

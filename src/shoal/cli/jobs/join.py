@@ -14,6 +14,7 @@ from pathlib import Path
 from shoal.cli import texts
 from shoal.cli.options import Parser
 from shoal.disk.job_token import read_token
+from shoal.entry.function_script import SCRIPT, recorded_call
 from shoal.environment import likely_typos, parse_address
 from shoal.errors import UsageError
 from shoal.job_config import from_toml
@@ -75,6 +76,10 @@ def _job(welcome: Welcome, parsed: argparse.Namespace, address: Address, token_f
         script, rest = welcome.script, welcome.arguments
         if not script:
             raise UsageError(texts.job_has_no_script(address, USAGE))
+        if (call := recorded_call(script, rest)) is not None:
+            if call.pickle and not Path(call.pickle).exists():
+                raise UsageError(texts.function_stays(call.name))
+            script = SCRIPT  # the same module, wherever this machine has it
     check_script(script)
     if parsed.script is None and welcome.digest and (own := script_digest(script)) != welcome.digest:
         raise UsageError(texts.other_script(script, own, welcome.digest))

@@ -16,6 +16,7 @@ import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from support.docs.site_hooks import ROOT
+from support.report_pages import OVERLAPS
 
 ARGUMENTS = ("--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-sync")
 LAPTOP, PHONE = (1280, 800), (390, 844)
@@ -34,6 +35,16 @@ BEYOND = """() => {
         .filter((element) => element.getBoundingClientRect().right > width + 1 && !scrolls(element))
         .map((element) => element.tagName + ' ' + element.textContent.trim().slice(0, 60));
 }"""
+# What must not lie over each other, of what stands in the page itself or at its top.
+# No inline parts: the box of one that goes over several lines holds its neighbours.
+BLOCKS = ("h1", "h2", "h3", "p", "li", "pre", "th", "td", "summary", "img", "dt")
+LABELS = (
+    *(f".md-content {part}" for part in BLOCKS),
+    ".md-header__title",
+    ".md-header__button",
+    ".md-search__form",
+    ".md-footer__link",
+)
 SIDEWAYS = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
 
 
@@ -104,6 +115,20 @@ def test_nothing_is_wider_than_the_window(size: tuple[int, int], site: Path, add
                     wide[name, scheme] = page.evaluate(BEYOND)
         assert wide == {}
         assert complaints == []
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("size", [LAPTOP, PHONE], ids=["laptop", "phone"])
+def test_no_label_lies_over_another(size: tuple[int, int], site: Path, address: str, browser: Browser) -> None:
+    with browser.new_context(viewport={"width": size[0], "height": size[1]}) as context:
+        page = context.new_page()
+        found = {}
+        for name in sorted(path.relative_to(site).as_posix() for path in site.rglob("*.html")):
+            page.goto(f"{address}/{name}", wait_until="load")
+            if overlaps := page.evaluate(OVERLAPS, ", ".join(LABELS)):
+                found[name] = overlaps
+        assert found == {}
 
 
 @pytest.mark.long

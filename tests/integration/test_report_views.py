@@ -19,7 +19,7 @@ from shoal.disk.last_report import default_settings
 from shoal.watch.report.page import write_report
 from support.launcher import PATIENCE, SHOAL
 from support.records import eventful, faulty
-from support.report_pages import LAPTOP, PHONE, Opener, page_opener, readout, real_browser
+from support.report_pages import LAPTOP, OVERLAPS, PHONE, Opener, page_opener, readout, real_browser
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 # Boxes of labels that stand side by side must not lie over each other. A label's own parts are not compared.
@@ -27,29 +27,6 @@ LABELS = (
     ".plot text", "figcaption > :not(:empty)", ".readout > span", ".figures > div", ".tools label", "nav > *", "h1",
     "h2", ".kinds > span", ".bars > *", ".files dt", ".files dd", "th", "td", ".sideways", ".note", ".hint",
 )  # fmt: skip
-OVERLAPS = """(labels) => {
-  const boxes = [];
-  for (const element of document.querySelectorAll(labels)) {
-    if (!element.checkVisibility()) continue; // in something that is folded
-    let { left, right, top, bottom } = element.getBoundingClientRect();
-    for (let frame = element.closest('.scroll'); frame; frame = null) {
-      const edge = frame.getBoundingClientRect(); // what is scrolled out of sight lies over nothing
-      [left, right] = [Math.max(left, edge.left), Math.min(right, edge.right)];
-      [top, bottom] = [Math.max(top, edge.top), Math.min(bottom, edge.bottom)];
-    }
-    if (right - left > 1 && bottom - top > 1) boxes.push({ element, left, right, top, bottom });
-  }
-  const found = [];
-  boxes.forEach((a, place) => {
-    for (const b of boxes.slice(place + 1)) {
-      if (a.element.contains(b.element) || b.element.contains(a.element)) continue;
-      const across = Math.min(a.right, b.right) - Math.max(a.left, b.left);
-      const down = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
-      if (across > 1.5 && down > 2.5) found.push(`${a.element.textContent.trim()} | ${b.element.textContent.trim()}`);
-    }
-  });
-  return found;
-}"""
 
 
 @pytest.fixture(scope="module")

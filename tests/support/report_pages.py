@@ -20,6 +20,30 @@ ARGUMENTS = (
 )
 LAPTOP, PHONE = (1280, 800), (390, 844)
 Opener = Callable[..., Page]
+# Given selectors of labels: pairs of them that lie over each other. A label's own parts are not compared.
+OVERLAPS = """(labels) => {
+  const boxes = [];
+  for (const element of document.querySelectorAll(labels)) {
+    if (!element.checkVisibility()) continue; // in something that is folded
+    let { left, right, top, bottom } = element.getBoundingClientRect();
+    for (let frame = element.closest('.scroll, .md-typeset__table, pre'); frame; frame = null) {
+      const edge = frame.getBoundingClientRect(); // what is scrolled out of sight lies over nothing
+      [left, right] = [Math.max(left, edge.left), Math.min(right, edge.right)];
+      [top, bottom] = [Math.max(top, edge.top), Math.min(bottom, edge.bottom)];
+    }
+    if (right - left > 1 && bottom - top > 1) boxes.push({ element, left, right, top, bottom });
+  }
+  const found = [];
+  boxes.forEach((a, place) => {
+    for (const b of boxes.slice(place + 1)) {
+      if (a.element.contains(b.element) || b.element.contains(a.element)) continue;
+      const across = Math.min(a.right, b.right) - Math.max(a.left, b.left);
+      const down = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
+      if (across > 1.5 && down > 2.5) found.push(`${a.element.textContent.trim()} | ${b.element.textContent.trim()}`);
+    }
+  });
+  return found;
+}"""
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ from shoal.codecs.identity import Identity
 from shoal.collectives.group import Group, Pending
 from shoal.collectives.operations import Operations
 from shoal.collectives.threaded_group import ThreadedGroup, _Here
-from shoal.entry.shoal_main import MakeStrategy, start_session
+from shoal.entry.shoal_main import MakeStrategy, first_lasting, start_session
 from shoal.errors import Aborted, ShoalError, TermsDiffer
 from shoal.events import AnyEvent
 from shoal.job_config import from_mapping
@@ -431,7 +431,8 @@ class Crew:
         session: Session | None = None
         try:
             past = None if peers.is_new else join_first(peers)
-            session = start_session(peers, self._config, hub.store, self._make)
+            lasting = first_lasting(peers, self._config, hub.store)
+            session = start_session(peers, self._config, self._make, lasting=lasting)
             if past is not None:
                 session.go_through(past)
             elif not peers.is_new:

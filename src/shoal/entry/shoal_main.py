@@ -84,8 +84,9 @@ def main(train: Callable[[Run], T], **options: Any) -> T:
         sys.stderr.write(f"shoal: {interruption}\n")
         sys.exit(interruption.exit_code)
     except ShoalError as error:
-        notes = "".join(f"{note}\n" for note in getattr(error, "__notes__", ()))  # the last line of a lone script
-        sys.stderr.write(f"shoal: error: {error}\n{notes}")
+        sys.stderr.write(f"shoal: error: {error}\n")
+        for note in getattr(error, "__notes__", ()):  # the last line of a script that runs alone
+            sys.stderr.write(f"{note}\n")
         sys.exit(error.exit_code)
 
 

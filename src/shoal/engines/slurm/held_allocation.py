@@ -19,10 +19,10 @@ from msgspec import Meta
 from shoal.bounds import Name, Text
 from shoal.engines import texts
 from shoal.engines.slurm.allocation import Wish, salloc_command
-from shoal.engines.slurm.allocation_keeper import MARK
 from shoal.engines.slurm.slurm_programs import error_line, find_program
 from shoal.errors import UsageError
 
+MARK = "allocation of shoal: "  # before the holder's line: other programs of the cluster may print something too
 HOLD = f"""
 import json, os, sys
 told = json.dumps({{name: value for name, value in os.environ.items() if name.startswith("SLURM_")}})
@@ -42,7 +42,7 @@ class HeldAllocation:
         self._said = tempfile.TemporaryFile()  # noqa: SIM115  closed in `close`
         keeper = str(Path(__file__).with_name("allocation_keeper.py"))
         self._keeper = subprocess.Popen(
-            [sys.executable, "-I", "-S", keeper, *command],
+            [sys.executable, "-I", "-S", keeper, MARK, *command],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._said,

@@ -1,4 +1,4 @@
-"""Whole jobs on a real Dask cluster: its workers are killed and new ones come; a killed launcher; data frames."""
+"""Whole jobs on a real Dask cluster: its workers are killed and new ones come; a killed launcher."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from shoal.events import AnyEvent, StepsApplied, WorkerDied, WorkerEquipped
+from shoal.events import AnyEvent, ProcessPlaced, StepsApplied, WorkerDied, WorkerEquipped
+from support import served_script
 from support.dask_cluster import DaskCluster, dask_cluster
 from support.launcher import PATIENCE, command_of, events_in, leftovers, processes_in, shoal, started
 
@@ -23,6 +24,7 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "count_samples.py"
 EXACT = "1,437 samples, each used exactly"
+END_SECONDS = 15.0  # after which nothing is left of a launcher that was killed
 
 
 @pytest.fixture(scope="module")
@@ -107,9 +109,24 @@ def test_nothing_of_a_killed_launcher_is_left_and_the_cluster_is_free(tmp_path: 
         assert len([one for one in running if "script.py" in " ".join(command_of(one))]) >= 2
         launcher.kill()
         launcher.wait()
-        _, alive = psutil.wait_procs(running, timeout=PATIENCE)
+        _, alive = psutil.wait_procs(running, timeout=END_SECONDS)
         assert not alive, [command_of(one) for one in alive]
     assert leftovers(tmp_path) == []
     again = command("script.py", "--epochs", "1", run="again")
     outcome = shoal(tmp_path, *again, variables=cluster.variables, patience=2 * PATIENCE)
     assert outcome.code == 0, outcome
+
+
+def test_servers_are_on_different_workers_of_dask_and_each_sample_counts_once(
+    tmp_path: Path, cluster: DaskCluster
+) -> None:
+    served_script.write(tmp_path, pause=0.02)
+    served = ("--strategy", "parameter-server", "--servers", "2", "--chaos", "kill worker 1 at step 20")
+    done = shoal(tmp_path, *command(*served, "script.py"), variables=cluster.variables, patience=4 * PATIENCE)
+    assert done.code == 0, done
+    served_script.assert_each_sample_once(served_script.result(tmp_path))
+    events = events_in(tmp_path / "run")
+    placed = {one.server: one.node for one in events if isinstance(one, ProcessPlaced) and one.server is not None}
+    assert sorted(placed) == [0, 1]
+    assert set(placed.values()) == cluster.workers().keys()
+    assert [event.worker for event in events if isinstance(event, WorkerDied)] == [1]

@@ -1,4 +1,4 @@
-"""Whole jobs on a real Ray cluster of several nodes: growth, the loss of a node, a killed launcher, the same bits."""
+"""Whole jobs on a real Ray cluster: growth, a lost node, a killed launcher, servers, reserved room, the same bits."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import torch
 from safetensors.torch import load_file
 
 from shoal.events import AnyEvent, ProcessPlaced, StepsApplied, WorkerDied, WorkerEquipped
+from support import served_script
 from support.launcher import PATIENCE, command_of, events_in, leftovers, shoal, started, write_script
 from support.ray_cluster import RayCluster, is_installed, ray_cluster
 
@@ -27,6 +28,7 @@ pytestmark = [
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "count_samples.py"
 EXACT = "1,437 samples, each used exactly"
+END_SECONDS = 15.0  # after which nothing is left of a launcher that was killed
 
 
 @pytest.fixture(scope="module")
@@ -43,8 +45,11 @@ def cluster(made: RayCluster, tmp_path: Path) -> Iterator[RayCluster]:
     until(lambda: not made.left)
 
 
-def until(is_so: Callable[[], object], launcher: subprocess.Popen[str] | None = None) -> None:
-    limit = time.monotonic() + 2 * PATIENCE
+def until(
+    is_so: Callable[[], object], launcher: subprocess.Popen[str] | None = None, *, limit: float | None = None
+) -> None:
+    """`limit`: by time.monotonic."""
+    limit = limit or time.monotonic() + 2 * PATIENCE
     while not is_so():
         assert launcher is None or launcher.poll() is None, launcher.communicate()
         assert time.monotonic() < limit
@@ -106,11 +111,61 @@ def test_nothing_is_left_in_the_cluster_when_the_launcher_is_killed(tmp_path: Pa
         assert len(running) == 2
         launcher.kill()
         launcher.wait()
-        _, alive = psutil.wait_procs(running, timeout=PATIENCE)
-        assert not alive
-    until(lambda: not cluster.left)
+    limit = time.monotonic() + END_SECONDS
+    _, alive = psutil.wait_procs(running, timeout=END_SECONDS)
+    assert not alive, [command_of(one) for one in alive]
+    until(lambda: not cluster.left, limit=limit)
+    until(lambda: cluster.free() == 2, limit=limit)
     assert leftovers(tmp_path) == []
-    until(lambda: cluster.free() == 2)
+
+
+def test_servers_are_on_different_nodes_and_each_sample_counts_once(tmp_path: Path, cluster: RayCluster) -> None:
+    """They reserve nothing: two workers and two servers find room in two CPUs."""
+    served_script.write(tmp_path, pause=0.02)
+    served = ("--strategy", "parameter-server", "--servers", "2", "--chaos", "kill worker 1 at step 20")
+    done = shoal(tmp_path, *command(*served, "script.py"), variables=cluster.variables, patience=4 * PATIENCE)
+    assert done.code == 0, done
+    served_script.assert_each_sample_once(served_script.result(tmp_path))
+    events = events_in(tmp_path / "run")
+    placed = {one.server: one.node for one in events if isinstance(one, ProcessPlaced) and one.server is not None}
+    assert sorted(placed) == [0, 1]
+    assert sorted(placed.values()) == sorted(cluster.nodes)
+    assert [event.worker for event in events if isinstance(event, WorkerDied)] == [1]
+
+
+WAITING = """
+import os, time
+import torch
+with open("threads", "w") as file:
+    print(torch.get_num_threads(), file=file)
+report(1, loss=1.0)
+while not os.path.exists("done"):
+    time.sleep(0.05)
+leave(1)
+"""
+
+
+def test_a_worker_has_the_cpus_that_were_asked_for_and_as_many_threads(
+    tmp_path: Path, cluster: RayCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS")  # the user's own number would travel
+    write_script(tmp_path, WAITING, joins=True)
+    until(lambda: cluster.free() == 2)  # one on each node
+    node = cluster.add(2)
+    try:
+        options = ("run", "--on", "ray", "--ray", "cpus=2 memory=1M", "--run-dir", "run", "script.py")
+        with started(tmp_path, *options, variables=cluster.variables) as launcher:
+            until((tmp_path / "threads").exists, launcher)
+            assert placed_on(tmp_path) == {0: node}, "no other node has two CPUs"
+            until(lambda: cluster.free() == 2, launcher)
+            (tmp_path / "done").touch()
+            stdout, stderr = launcher.communicate(timeout=PATIENCE)
+        assert launcher.returncode == 0, stdout + stderr
+        assert (tmp_path / "threads").read_text() == "2\n"
+        until(lambda: cluster.free() == 4)
+    finally:
+        cluster.kill(node)
+        until(lambda: cluster.free() == 2)
 
 
 def test_a_job_grows_into_a_new_node_which_also_replaces_a_lost_one(tmp_path: Path, cluster: RayCluster) -> None:

@@ -1,10 +1,9 @@
 """A strategy as an example for whoever adds one: each worker takes steps of its own, and every so many of them all
 workers take the mean of their parameters and of what their optimizers remember.
 
-A package offers it by an entry point (`support.offers`); its settings are beside it, in `local_steps_settings`. Its
-manners say all that the rest of the system must know: workers meet in each step that is a multiple of `every`, and
-the steps from one meeting to the next count together or not at all. What a lost worker, a newcomer, a stop, a
-checkpoint and the end of a loop ask for follows from that; nothing of it is here.
+A package offers it by an entry point (`support.offers`), its settings are in `local_steps_settings`. Its manners say
+that workers meet in each step that is a multiple of `every`, and that steps between two meetings count together or not
+at all. What losses, newcomers, stops, checkpoints and the end of a loop ask for follows from that.
 """
 
 from __future__ import annotations

@@ -20,7 +20,8 @@ from shoal.settings.codec_settings import CodecSettings
 from shoal.values import Generation, LostMember
 
 COMING_WAIT = 2.0  # seconds without a new worker after which the first generation does not wait for the rest
-# Seconds before a job that is too small without the workers that were cut off tries with them again; doubles each time.
+# If the job is too small without the workers that were cut off, it tries with them again after this many seconds;
+# doubles each time.
 PAIRS_HOLD = 5.0
 PAIRS_HOLD_MOST = 600.0
 
@@ -152,7 +153,7 @@ def _is_patient(situation: Situation) -> bool:
 
 
 def _staying(situation: Situation, choice: _Choice) -> tuple[frozenset[int], bool]:
-    """The workers that all reach each other. Where these are too few for a while, all: the cut may have healed."""
+    """Workers that all reach each other. If too few do for a while, all workers, as the cut may have healed."""
     staying = choice.staying(_waiters(situation))
     hold = min(PAIRS_HOLD_MOST, PAIRS_HOLD * 2**situation.despite)
     is_old = situation.breakup.age(situation.now) >= hold

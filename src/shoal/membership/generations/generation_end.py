@@ -91,7 +91,7 @@ class Breakup:
         return any(report.must_restore for report in self.reports.values())
 
     def disagreement(self, finished: Sequence[Worker]) -> ShoalError | None:
-        """Why members that are done or have finished should not be, by the others' reports.
+        """How the others' reports contradict members that say they are done.
 
         A member that passed its last meeting may finish its script although the same meeting broke for another member,
         which has yet to meet the rest again. That is no disagreement.

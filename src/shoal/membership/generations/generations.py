@@ -111,7 +111,7 @@ class Generations:
             self._breakup.unanswered(worker.number, silence.peer, now)
 
     def ready(self, worker: Worker, notice: Ready, now: float) -> None:
-        """The worker is in no group. A notice from before the current generation, which it is in, comes too late."""
+        """The worker is in no group. Ignore a notice that a member sent before the current generation."""
         self._has_news = True
         if self.is_member(worker) and self.current is not None:
             if notice.generation < self.current.number:

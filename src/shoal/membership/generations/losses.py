@@ -1,6 +1,7 @@
 """Which members were lost, and how far their scripts had got. Pure.
 
-The remaining members may have to run that code again (`alignment`). Not here: which members are lost (`generations`).
+The remaining members may have to run again what the lost ones left unfinished behind a loop (`alignment`). Not here:
+which members are lost (`generations`).
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ class PeerListener:
         self._unproven: dict[int, Introduction] = {}  # by descriptor
         self._proven: dict[tuple[int, int], Introduction] = {}  # by generation and rank of the connector
         self._oldest = 0  # generations below this one are over for this process
-        self._open = 0  # generation whose connections are welcomed at once; 0: of none
+        self._open = 0  # generation whose connections are welcomed at once; 0: there is no such generation
         self._late: list[tuple[PeerHello, Endpoint]] = []  # welcomed, and not asked for yet
         self._interceptors: list[str] = []  # hosts to report
         self._given_up: tuple[int, str] = (0, "")  # newest generation not to wait for, and why

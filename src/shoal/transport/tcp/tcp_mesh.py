@@ -64,7 +64,7 @@ class TcpMesh(Mesh):
         self._later = later
         self._streams: list[Stream] = []
         self._to: dict[int, Stream] = {}  # by the peer that it leads to
-        self._from: dict[int, Stream] = {}  # by the peer that it comes from: the same stream, if it was there first
+        self._from: dict[int, Stream] = {}  # by the peer that sends on it; may be the one in `_to`
         self._by_descriptor: dict[int, Stream] = {}
         self._unanswered: set[int] = set()  # ranks that this one could not connect to: their machines do not answer
         self._last_words: StreamEnding | None = None  # what all peers are told after a failure

@@ -72,7 +72,7 @@ def leaves_nothing_behind() -> Iterator[None]:
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Under CI a skipped test is a failed one: what it would have shown is not known."""
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
-    if reporter is None:
+    if reporter is None or hasattr(session.config, "workerinput"):  # a process of pytest-xdist: the first one hears all
         return
     failed = [*reporter.stats.get("failed", ()), *reporter.stats.get("error", ())]
     session.config.stash[DEFERRED] = second_try.note_failures(session, failed)

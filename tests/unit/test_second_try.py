@@ -87,6 +87,12 @@ def test_what_passes_the_second_time_is_flaky_and_is_written_down(project: Proje
     assert "only the first time" in project.flaky
 
 
+def test_processes_side_by_side_write_a_failure_down_once(project: Project) -> None:
+    (project.root / "tests" / "test_it.py").write_text(STEADY + BROKEN)
+    assert project.run("-m", "pytest", "-q", "-n", "2").returncode == 0
+    assert len((project.root / "failed").read_text().splitlines()) == 1
+
+
 def test_what_fails_twice_fails(project: Project) -> None:
     (project.root / "tests" / "test_it.py").write_text(UNLUCKY + BROKEN)
     assert project.suite().returncode == 0

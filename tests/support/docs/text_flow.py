@@ -99,7 +99,7 @@ class Flow:
             yield Sink(name, call.args[PLACES[name]])
         elif writes_to_stderr(call):
             yield from (Sink("stderr", argument) for argument in call.args)
-        if isinstance(call.func, ast.Attribute) and ast.unparse(call.func.value) in TEXT_MODULES:
+        if isinstance(call.func, ast.Attribute) and ast.unparse(call.func.value).endswith(TEXT_MODULES):
             values = (*call.args, *(keyword.value for keyword in call.keywords))
             yield from (Sink(name, value, is_piece=True) for value in values)
         else:

@@ -53,7 +53,7 @@ def train(
 def _check(frame: DataFrame) -> None:
     from distributed import futures_of, wait  # noqa: PLC0415  an extra
 
-    if not hasattr(frame, "to_delayed") or not hasattr(frame, "npartitions"):
+    if not all(hasattr(frame, name) for name in ("to_delayed", "npartitions", "columns")):
         raise UsageError(texts.no_table(type(frame).__name__, "dask.dataframe.DataFrame"))
     if futures := futures_of(frame):
         wait(futures)  # a cluster that still computes this very frame would look busy
@@ -78,7 +78,9 @@ def _cluster() -> contextlib.AbstractContextManager[Client]:
 
     with contextlib.suppress(ValueError):  # there is none
         return contextlib.nullcontext(Client.current())
-    own: Client = Client(config.get("scheduler-address"), set_as_default=False, name="shoal")
+    own: contextlib.AbstractContextManager[Client] = Client(
+        config.get("scheduler-address"), set_as_default=False, name="shoal"
+    )
     return own
 
 

@@ -33,6 +33,7 @@ from support.table_programs import (
 pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 
 OPENING = """
+import fcntl
 import os
 import sys
 from pathlib import Path
@@ -70,6 +71,8 @@ if __name__ == "__main__":
         call(table(), at="rows", arguments={"pause": 0.05}, run_dir="run")()
         refused(call(table(), at="rows"))
         call("rows", run_dir="again")()
+        here = fcntl.fcntl(os.open("rows", os.O_RDONLY), fcntl.F_DUPFD_CLOEXEC, 200)
+        refused(call(f"/proc/self/fd/{here}", run_dir="elsewhere"))  # a folder that no other process sees
 """
 
 REFUSED = """
@@ -121,7 +124,10 @@ def test_each_row_counts_once_though_a_worker_of_dask_is_killed(tmp_path: Path) 
     assert stdout.count(f"rows used once: {ROWS}\n") == 2, stdout
     [died] = deaths(tmp_path / "run")
     assert nodes_of(tmp_path / "run")[died.worker] == node
-    assert refusals(stdout) == [data_texts.table_is_there(str(tmp_path / "rows"), ROWS)]
+    there, elsewhere = refusals(stdout)
+    assert there == data_texts.table_is_there(str(tmp_path / "rows"), ROWS)
+    amounts = data_texts.amount(0, 0), data_texts.amount(PARTS, size_of(tmp_path / "rows"))
+    assert data_texts.tables_differ("/proc/self/fd/200", socket.gethostname(), *amounts) in elsewhere
     assert len(list((tmp_path / "rows").glob("*.parquet"))) == PARTS
     assert marker_in(tmp_path / "rows") == RowsWritten(True, PARTS, ROWS, size_of(tmp_path / "rows"))
     assert leftovers(tmp_path) == []

@@ -86,7 +86,7 @@ if __name__ == "__main__":
     refused(call(at="rows"))
     refused(call(data, at="rows", arguments={"data": 1}))
     refused(call(data, other, at="rows"))
-    refused(call(data, at="rows", ray="gups=1 wait=soon"))
+    refused(call(data, at="rows", wrokers=3))
     refused(call(data, at="."))
     assert not os.path.exists("rows")
     refused(call(data, at="/proc/self/cwd/rows"))  # another folder in each process
@@ -142,7 +142,7 @@ def test_nothing_is_written_in_vain_and_no_part_of_a_table_is_trained_on(tmp_pat
         unfinished,
         unfinished,
     ]
-    assert "wait=soon" in found[5]
+    assert "wrokers" in found[5]
     assert f"failed: True {[unfinished]}" in stdout
     assert 0 < len(list((tmp_path / "broken").glob("*.parquet"))) < PARTS
     assert not marker_in(tmp_path / "broken").is_whole

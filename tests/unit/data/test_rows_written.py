@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import pickle
 import re
+import secrets
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import s3fs
 
 from shoal.data import texts
 from shoal.data.tables import rows_written
@@ -18,19 +21,30 @@ from shoal.data.tables.part_writing import MARKER, WrittenPart, together, write_
 from shoal.data.tables.rows_written import RowsWritten, begin, counted, finish, marker_at
 from shoal.data.tables.table_files import table_files
 from shoal.errors import DataError, UsageError
+from support.object_store import BUCKET, ObjectStore, object_store
 
-IN_MEMORY = "memory://written"  # a file system of fsspec's own, in this process
 HERE = socket.gethostname()
 
 
-@pytest.fixture(params=["folder", "url"])
-def place(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+@pytest.fixture(scope="module")
+def server() -> Iterator[ObjectStore]:
+    with object_store() as started:
+        yield started
+    s3fs.S3FileSystem.clear_instance_cache()  # an instance remembers its server
+
+
+@pytest.fixture(params=["folder", "memory", "s3"])
+def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: ObjectStore) -> str:
+    """Where nothing is yet."""
     monkeypatch.setattr(rows_written, "LATE", 0.0)
-    if request.param == "folder":
-        return str(tmp_path / "deep" / "table")
-    memory = fsspec.filesystem("memory")
-    request.addfinalizer(lambda: memory.rm("/written", recursive=True) if memory.exists("/written") else None)
-    return IN_MEMORY
+    for name, value in server.variables.items():
+        monkeypatch.setenv(name, value)
+    name = secrets.token_hex(8)
+    return {
+        "folder": str(tmp_path / "deep" / "table"),
+        "memory": f"memory://{name}",
+        "s3": f"s3://{BUCKET}/{name}",
+    }[request.param]
 
 
 def write(place: str, parts: int) -> RowsWritten:

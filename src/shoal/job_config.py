@@ -160,6 +160,11 @@ class JobConfig(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbi
         return self.of(STRATEGIES.named(self.strategy).settings).manners
 
     @property
+    def absence_limit(self) -> float:
+        """Seconds that workers go on training without hearing from the coordinator: the option `--lease`."""
+        return self.lease
+
+    @property
     def fewest(self) -> int:
         """The fewest workers with which a job that has begun goes on; with fewer it waits."""
         return max(1, self.min_workers)

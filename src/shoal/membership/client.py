@@ -87,7 +87,7 @@ class CoordinatorClient:
                 token=token,
                 interval=welcome.heartbeat,
                 silence_limit=settings.heartbeat_limit,
-                patience=settings.lease + AWAY_SECONDS,
+                patience=settings.absence_limit + AWAY_SECONDS,
             )
             client._line = Line(connection, buffer, config, client)
         except BaseException:
@@ -285,7 +285,7 @@ class CoordinatorClient:
         """Wait until the coordinator has the message; it is sent again if the connection breaks."""
         self._line.send(word)
         with self._news:
-            self._news.wait_for(lambda: self._heard.is_noted or self.is_over, LAST_WORD_SECONDS)
+            self._news.wait_for(lambda: self._heard.is_written_down or self.is_over, LAST_WORD_SECONDS)
 
     def close(self) -> None:
         """Send what is waiting, for a second at most, and end thread and connection. Safe to call twice."""

@@ -213,7 +213,7 @@ class Enlisted(Message, frozen=True, tag="enlisted"):
     worker: Ordinal  # number of the process to start
 
 
-class Noted(Message, frozen=True, tag="noted"):
+class WrittenDown(Message, frozen=True, tag="written-down"):
     """The receiver's last message (Leave or Failed) is written down: the receiver may go."""
 
 
@@ -312,7 +312,7 @@ CoordinatorMessage = (
     Welcome
     | Enlisted
     | Beat
-    | Noted
+    | WrittenDown
     | Released
     | Formed
     | RegroupWish

@@ -34,7 +34,6 @@ from shoal.wire.messages import (
     Heartbeat,
     Inject,
     Leave,
-    Noted,
     PartWritten,
     Ready,
     RegroupWish,
@@ -42,6 +41,7 @@ from shoal.wire.messages import (
     Report,
     StopNotice,
     Turned,
+    WrittenDown,
 )
 from support.collectives import in_threads, succeed
 from support.fake_coordinator import PATIENCE, TOKEN, Conversation, FakeCoordinator, generation, join, meanwhile
@@ -147,7 +147,7 @@ def test_a_generation_that_formed_while_the_connection_was_broken_is_learnt_with
     assert pair.client.wait_for_generation(1).number == 2
     leaving = meanwhile(lambda: pair.client.leave(step=3, reason="done"))
     pair.conversation.expect(Leave)  # and no second report about generation 1 before it
-    pair.tell(Noted())
+    pair.tell(WrittenDown())
     leaving.join(PATIENCE)
     assert not leaving.is_alive()
 
@@ -334,7 +334,7 @@ def test_a_last_word_waits_for_a_coordinator_that_is_away(pair: Pair) -> None:
     pair.coordinator.listen()
     conversation = pair.coordinator.accept()
     assert conversation.expect(Leave).step == 9
-    conversation.send(Noted())
+    conversation.send(WrittenDown())
     leaving.join(PATIENCE)
     assert not leaving.is_alive()
 

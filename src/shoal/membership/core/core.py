@@ -51,7 +51,6 @@ from shoal.wire.messages import (
     Inject,
     Join,
     Leave,
-    Noted,
     PartFailed,
     PartWritten,
     ProcessExited,
@@ -63,6 +62,7 @@ from shoal.wire.messages import (
     Turned,
     Unanswered,
     Watch,
+    WrittenDown,
 )
 
 TICK = 0.1  # seconds between ticks
@@ -313,7 +313,7 @@ class MembershipCore:
             why = f"worker {worker.number} failed before its part was written"
             if self._verdicts.failed(worker, message, self._now, newest=self._highest):
                 self._publishing.gone(worker.number, why, self._now)
-        self._audience.send((client,), Noted())
+        self._audience.send((client,), WrittenDown())
 
     def _progress(self, step: int, *, is_applied: bool = False) -> None:
         """In a job that resumed from a checkpoint, a step above 0 alone proves no progress."""

@@ -149,7 +149,7 @@ def _enough(situation: Situation, newcomers: list[Worker], preferred: list[Worke
 
 
 def _is_patient(situation: Situation) -> bool:
-    return situation.breakup.age(situation.now) < situation.config.lease
+    return situation.breakup.age(situation.now) < situation.config.absence_limit
 
 
 def _staying(situation: Situation, choice: _Choice) -> tuple[frozenset[int], bool]:
@@ -294,10 +294,10 @@ def _last_members_may_live(situation: Situation) -> str | None:
     if not doubtful:
         return None
     last = max(doubtful, key=lambda worker: worker.heard)
-    until = last.heard + situation.config.lease + situation.config.heartbeat_limit
+    until = last.heard + situation.config.absence_limit + situation.config.heartbeat_limit
     if situation.now >= until:
         return None
-    return reasons.may_live(last.number, situation.config.lease + situation.config.heartbeat_limit)
+    return reasons.may_live(last.number, situation.config.absence_limit + situation.config.heartbeat_limit)
 
 
 def _reason(
@@ -324,7 +324,7 @@ def _numbers(workers: Sequence[Worker]) -> list[int]:
 
 def has_hope(situation: Situation, *, has_watchers: bool) -> bool:
     """Whether a worker can be started, or may still come by itself."""
-    grace = situation.config.lease + situation.config.heartbeat_limit
+    grace = situation.config.absence_limit + situation.config.heartbeat_limit
     return (
         has_watchers
         or not situation.workers

@@ -224,7 +224,7 @@ class Generations:
         fresh = [worker for worker in hearing.silent.values() if worker.suspected is None]
         if hearing.has_live or not fresh:
             return fresh
-        is_over = now >= hearing.last + self._config.lease + self._config.heartbeat_limit
+        is_over = now >= hearing.last + self._config.absence_limit + self._config.heartbeat_limit
         return fresh if is_over and forming.waiting(self.workers.values(), now) else ()
 
     # The next generation

@@ -15,11 +15,11 @@ from shoal.wire.messages import (
     Ended,
     Expelled,
     Formed,
-    Noted,
     RegroupWish,
     Released,
     StopNotice,
     Welcome,
+    WrittenDown,
 )
 
 SETTLED_KEPT = 64  # checkpoints whose outcome is remembered; a worker asks about its last one
@@ -43,7 +43,7 @@ class Heard:
         self.expulsion: Expelled | None = None  # after the newest generation formed
         self.briefing: Briefing | None = None  # the newest since the newest generation formed; None once it is taken
         self.was_member = False  # of any generation
-        self.is_noted = False  # the coordinator has this worker's last word
+        self.is_written_down = False  # the coordinator has this worker's last word
         self.is_released = False  # the script is done, and the worker need not wait for the others any more
         self._worker = worker
         self._wish: RegroupWish | None = None
@@ -80,8 +80,8 @@ class Heard:
                 self.settled[message.checkpoint] = message.published
                 if len(self.settled) > SETTLED_KEPT:
                     del self.settled[next(iter(self.settled))]
-            case Noted():
-                self.is_noted = True
+            case WrittenDown():
+                self.is_written_down = True
             case Released():
                 self.is_released = True
             case Ended():

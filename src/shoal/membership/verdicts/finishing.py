@@ -22,7 +22,7 @@ from shoal.wire.messages import Done, Leave, Ready, Released
 
 class Finishing:
     def __init__(self, config: JobConfig, audience: Audience, generations: Generations, publishing: Publishing) -> None:
-        self._grace = config.lease + config.heartbeat_limit  # seconds
+        self._grace = config.absence_limit + config.heartbeat_limit  # seconds
         self._audience = audience
         self.generations = generations
         self._publishing = publishing

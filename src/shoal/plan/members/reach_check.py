@@ -23,7 +23,7 @@ class Reach:
     def __init__(self, links: LinkCuts, config: JobConfig) -> None:
         self._links = links
         # What was said about links when a generation broke may be so old when the next one forms.
-        self._old = 3 * config.heartbeat_limit + config.lease
+        self._old = 3 * config.heartbeat_limit + config.absence_limit
         self._members: tuple[int, ...] = ()  # of the newest generation
         self._left_out: set[int] = set()  # since then
 

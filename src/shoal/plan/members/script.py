@@ -130,7 +130,7 @@ class Script:
                 self.exit_code = 1
                 text = f"Traceback of worker {self.number}"
                 self._client.say(Failed(step=self.state.step, error=ScriptFailed.__name__, text=text))
-                yield Until(lambda: self._client.heard.is_noted, LAST_WORD_SECONDS)
+                yield Until(lambda: self._client.heard.is_written_down, LAST_WORD_SECONDS)
                 return
 
     def _enter(self, notice: Ready | ExchangeBroken | Done) -> Effects:
@@ -175,7 +175,7 @@ class Script:
                 yield self.exchange("end of loop 1", None)
                 self.state = replace(self.state, points=1)
                 return
-            yield Until(lambda: self._heard_within(around.config.lease))
+            yield Until(lambda: self._heard_within(around.config.absence_limit))
             if self.in_group.broken is None:
                 around.history.began(self.number, self.in_group.generation.number)
             hanging, self.hangs_for = self.hangs_for, 0.0
@@ -191,7 +191,7 @@ class Script:
         around.came_behind()
         if self.state.points == 1:
             yield from self._own_code(1)
-            yield Until(lambda: self._heard_within(around.config.lease))
+            yield Until(lambda: self._heard_within(around.config.absence_limit))
             self._reach(2)
             yield self.exchange(EVALUATION, None)
             self.state = replace(self.state, points=2)
@@ -297,7 +297,7 @@ class Script:
     def _leave(self, reason: str, *, is_handover: bool) -> Effects:
         self._tell_progress(every=0.0)
         self._client.say(Leave(step=self.state.step, reason=reason, is_handover=is_handover))
-        yield Until(lambda: self._client.heard.is_noted, LAST_WORD_SECONDS)
+        yield Until(lambda: self._client.heard.is_written_down, LAST_WORD_SECONDS)
 
     def _broken(self, failure: ExchangeFailed, *, is_planned: bool = False) -> ExchangeBroken:
         generation = self.in_group.generation

@@ -60,7 +60,7 @@ class ClusterPeers(Peers):
         self.worker = environment.worker
         self._token = _token(Path(environment.token_file))
         self._listener = PeerListener(local_host(environment.coordinator), self._token)
-        self._past = Traffic()
+        self._before = Traffic()
         self._codec_named = ""  # what the job's codec was made from
         self._lock = threading.Lock()
         self._current: ThreadedGroup | None = None
@@ -128,7 +128,7 @@ class ClusterPeers(Peers):
         if group is None:
             return
         group.leave(reason)
-        self._past = self._past.plus(Traffic(group.bytes_sent, group.idle_seconds))
+        self._before = self._before.plus(Traffic(group.bytes_sent, group.idle_seconds))
 
     def tell(self, notice: Ready | ExchangeBroken) -> None:
         self._said = notice
@@ -284,7 +284,8 @@ class ClusterPeers(Peers):
     def hold(self, *, at_end: bool = False) -> None:
         settings = self.client.settings
         try:
-            self.client.wait_heard(min(settings.lease, settings.heartbeat_limit) if at_end else settings.lease)
+            limit = settings.absence_limit
+            self.client.wait_heard(min(limit, settings.heartbeat_limit) if at_end else limit)
         except ShoalError as error:
             raise JobOver(error) from None
 
@@ -322,10 +323,10 @@ class ClusterPeers(Peers):
     def idle_seconds(self) -> float:
         """As in `traffic`, but without the servers' part, which takes the lock of their client."""
         group = self._current
-        return self._past.idle_seconds + (0.0 if group is None else group.idle_seconds)
+        return self._before.idle_seconds + (0.0 if group is None else group.idle_seconds)
 
     def traffic(self) -> Traffic:
-        group, past = self._current, self._past
+        group, past = self._current, self._before
         found = Traffic(past.bytes_sent + (0 if group is None else group.bytes_sent), self.idle_seconds)
         if self.servers is not None:
             sent = self.servers.sent

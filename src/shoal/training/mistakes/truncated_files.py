@@ -31,11 +31,11 @@ class TruncatedFiles:
     def truncated(self, path: object, frame: FrameType | None) -> None:
         """A file is about to be emptied by the code in this frame. Never raises, since `open` would."""
         try:
-            self._note(path, frame)
+            self._remember(path, frame)
         except Exception:  # a warning that is missed costs less than a file that is not written
             return
 
-    def _note(self, path: object, frame: FrameType | None) -> None:
+    def _remember(self, path: object, frame: FrameType | None) -> None:
         if isinstance(path, int) or os.getpid() != self._process or self._peers.is_new:
             return
         name = os.fsdecode(path)  # type: ignore[arg-type]  # what cannot be a path raises

@@ -38,7 +38,7 @@ from shoal.membership.core.protocol import (
     WriteDecision,
 )
 from shoal.membership.publisher import PublishOutcome
-from shoal.membership.verdicts.ending import PUBLISHING_WAIT
+from shoal.membership.verdicts.job_end import PUBLISHING_WAIT
 from shoal.terms import Made, ScriptCall
 from shoal.values import THROUGH, Generation, TimeShares
 from shoal.wire.messages import (

@@ -24,6 +24,7 @@ from typing import Any
 
 from bench_start_up import SHOAL, seconds_to_first_step
 from between_hosts import seconds_of_a_step
+from shoal.bench.verdict import Bound, exit_code, table
 
 Figures = dict[str, float]  # seconds, by what took them
 
@@ -117,7 +118,7 @@ def main() -> int:
     parser.add_argument("--part", choices=list(PARTS), action="append", help="this alone; may be given again")
     parser.add_argument("--pairs", type=int, default=9)
     options = parser.parse_args()
-    is_missed = False
+    bounds = []
     for name in options.part or PARTS:
         part = PARTS[name]
         ratios: dict[str, list[float]] = {}
@@ -127,13 +128,10 @@ def main() -> int:
             for what, ratio in pair.items():
                 ratios.setdefault(what, []).append(ratio)
         for what, values in ratios.items():
-            middle = statistics.median(values)
-            verdict = "holds" if middle <= part.bound else "MISSED"
-            is_missed |= middle > part.bound
-            print(
-                f"{name}, {what}: {middle:.3f} ({min(values):.3f} to {max(values):.3f}), bound {part.bound} {verdict}"
-            )
-    return int(is_missed)
+            spread = f"{min(values):.3f} to {max(values):.3f}"
+            bounds.append(Bound(f"{name}, {what}", statistics.median(values), "at most", part.bound, spread))
+    print(table(bounds))
+    return exit_code(bounds)
 
 
 if __name__ == "__main__":

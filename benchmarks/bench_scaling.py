@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scaling_plot import scaling_plot
+from shoal.bench.verdict import Bound, exit_code, table
 from support.network import Network
 
 MACHINES = (1, 2, 3, 4)  # 0 has the coordinator
@@ -163,10 +164,10 @@ def main() -> int:
         print(f"| {size} | {middle:.3f} | {spread} | {quarter:.1%} |")
     if options.plot:
         options.plot.write_text(scaling_plot(efficiency, BOUND), encoding="utf-8")
-    is_held = efficiency[sizes[-1]] >= BOUND
-    verdict = "holds" if is_held else "MISSED"
-    print(f"\n{sizes[-1]} workers: {efficiency[sizes[-1]]:.3f}, bound {BOUND} {verdict}; load {os.getloadavg()[0]:.1f}")
-    return 0 if is_held else 1
+    load = f"load {os.getloadavg()[0]:.1f}"
+    bounds = [Bound(f"efficiency of {sizes[-1]} workers", efficiency[sizes[-1]], "at least", BOUND, load)]
+    print(f"\n{table(bounds)}")
+    return exit_code(bounds)
 
 
 if __name__ == "__main__":

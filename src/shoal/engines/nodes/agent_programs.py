@@ -216,6 +216,11 @@ def _close_input(process: subprocess.Popen[bytes]) -> None:
         process.stdin.close()
 
 
+def seconds_to_start(nodes: int) -> float:
+    """The longest time until the last of so many programs is started."""
+    return (nodes - 1) // MOST_AT_ONCE * STARTING_SECONDS
+
+
 def last_line(lines: Sequence[str]) -> str:
     """The last line that says something, for people."""
     return next((printable(line.strip()) for line in reversed(lines) if line.strip()), "nothing")

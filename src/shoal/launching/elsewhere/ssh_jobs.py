@@ -6,6 +6,8 @@ from pathlib import Path
 
 from shoal.engines import texts
 from shoal.engines.engine import Engine
+from shoal.engines.nodes.agent_programs import seconds_to_start
+from shoal.engines.nodes.node_engine import GATHER_SECONDS
 from shoal.engines.nodes.script_files import NodeFolder
 from shoal.engines.ssh.hosts_file import read_hosts
 from shoal.engines.ssh.ssh_failures import nearest
@@ -28,7 +30,8 @@ def chosen(config: JobConfig, folder: Folder) -> Elsewhere:
     folders = {host.name: NodeFolder(host.folder or usual, host.is_shared) for host in hosts}
 
     def open_engine(bound: Address) -> Engine:
-        return gathered(SshProvider(hosts), Nodes(config, bound, folder, folders, fewest))
+        seconds = GATHER_SECONDS + seconds_to_start(len(hosts))
+        return gathered(SshProvider(hosts), Nodes(config, bound, folder, folders, fewest, seconds))
 
     addresses = {host.address: host for host in hosts}  # several hosts may have one
     config = config.having(SshSettings(hosts=str(given.absolute())))  # for whoever resumes the job

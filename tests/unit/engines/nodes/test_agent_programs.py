@@ -170,6 +170,11 @@ def test_few_programs_connect_at_the_same_time(monkeypatch: pytest.MonkeyPatch) 
         assert len(psutil.Process().children()) == 3
 
 
+@pytest.mark.parametrize(("nodes", "seconds"), [(1, 0.0), (32, 0.0), (33, 10.0), (1000, 310.0)])
+def test_a_job_waits_longer_for_many_nodes_since_few_start_at_once(nodes: int, seconds: float) -> None:
+    assert agent_programs.seconds_to_start(nodes) == seconds
+
+
 def test_programs_whose_agents_do_not_connect_hold_up_the_others_for_a_while_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -135,14 +135,15 @@ def _ray(_: Path) -> Iterator[EnginePlace]:
 
 @contextlib.contextmanager
 def _spark(folder: Path) -> Iterator[EnginePlace]:
-    """One application for the engines of this process; a program has its own."""
+    """One application for the engines of this process; a program has its own, with one executor."""
     from shoal.engines.spark.own_application import OwnApplication
 
     settings = f'on = "spark"\nspark = "{SPARK}"'
+    smaller = f'on = "spark"\nspark = "{spark_cluster.cluster_properties(1)}"'
     properties = {f"spark.{name}": value for name, _, value in (word.partition("=") for word in SPARK.split())}
     with _variables(spark_cluster.spark_variables(folder)), contextlib.closing(OwnApplication(properties)):
         opened(settings, MOST).close()  # each executor starts a process for Python, which stays
-        yield EnginePlace(partial(opened, settings), f"opened({settings!r})")
+        yield EnginePlace(partial(opened, settings), f"opened({smaller!r})")
 
 
 @contextlib.contextmanager

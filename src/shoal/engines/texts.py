@@ -328,6 +328,13 @@ WAITING_CLIENT = (
 )
 
 
+WAITING_FOR_DASK = "waiting for free workers of Dask"
+
+
+def reaching_dask(address: object) -> str:
+    return f"reaching the Dask scheduler at {address}"
+
+
 def dask_unreachable(address: str, why: str) -> str:
     return f"the Dask scheduler at {address} does not answer; see whether the cluster is up; Dask said: {why}"
 

@@ -53,7 +53,7 @@ class _Connection:
         if not (address := dask.config.get("scheduler-address", None)):
             raise UsageError(texts.NO_DASK_CLIENT)
         try:
-            with told_if_slow(f"reaching the Dask scheduler at {address}"):
+            with told_if_slow(texts.reaching_dask(address)):
                 self.client = Client(address, set_as_default=False, name="shoal")
         except Exception as error:
             raise UsageError(texts.dask_unreachable(str(address), _first_line(error))) from None
@@ -68,7 +68,7 @@ def _free_workers(client: Any, config: JobConfig) -> list[DaskWorker]:
     """Those with a free thread, as soon as the job's first workers fit on them. Raises `UsageError` if they do not."""
     needed = config.min_workers or config.workers
     limit = time.monotonic() + FREE_SECONDS
-    with told_if_slow("waiting for free workers of Dask"):
+    with told_if_slow(texts.WAITING_FOR_DASK):
         while True:
             known = _known_workers(client)
             free = [worker for worker in known if not worker.is_busy]

@@ -68,7 +68,7 @@ def gathered(provider: Provider, nodes: Nodes) -> Engine:
         )
         engine = NodeEngine(over, provider)
         failed.callback(engine.close)
-        with told_if_slow("reaching the nodes"):
+        with told_if_slow(texts.REACHING_NODES):
             engine.gather(nodes.fewest or config.workers, nodes.seconds or GATHER_SECONDS)
         failed.pop_all()
     if engine.blind:

@@ -33,7 +33,6 @@ PURE_CORES = frozenset(
         "membership/record/truncations.py",
         "parameters/keeper/cut_links.py",
         "plan/members/reach_check.py",
-        "strategies/all_reduce/gradient_plan.py",
         "wire/texts.py",
     }
 )

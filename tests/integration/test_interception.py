@@ -12,7 +12,7 @@ from typing import Protocol, Self
 import pytest
 
 from shoal.engines.engine import MachineNotice
-from shoal.engines.nodes.agent_link import PURPOSE as AGENT_PURPOSE
+from shoal.engines.nodes.agent_line import PURPOSE as AGENT_PURPOSE
 from shoal.engines.waiting import wait_for
 from shoal.errors import AddressUnavailable, PeerLost, Refused
 from shoal.events import ConnectionIntercepted

@@ -24,7 +24,7 @@ from shoal.engines.engine import Exited, Happening, Printed, ProcessSpec, Workin
 from shoal.engines.local import LocalEngine
 from shoal.engines.nodes import agent_messages as messages
 from shoal.engines.nodes.agent_files import AgentFiles, CopyFailed
-from shoal.engines.nodes.agent_link import PURPOSE, AgentLink
+from shoal.engines.nodes.agent_line import PURPOSE, AgentLine
 from shoal.engines.nodes.agent_messages import LauncherMessage, decode_launchers
 from shoal.engines.nodes.provider import AGENT_HAS_NO_WAY, Errand
 from shoal.engines.nodes.script_files import TooLarge, seen_in
@@ -41,9 +41,9 @@ LOOK_SECONDS = 1.0  # the longest wait: a process that works is reported about o
 
 
 class Agent:
-    def __init__(self, errand: Errand, link: AgentLink[LauncherMessage]) -> None:
+    def __init__(self, errand: Errand, line: AgentLine[LauncherMessage]) -> None:
         self._errand = errand
-        self._link = link
+        self._line = line
         self._slots = errand.slots or equipment.usual_slots()
         self._files = AgentFiles()
         self._local = LocalEngine((self._files.folder,))
@@ -68,7 +68,7 @@ class Agent:
     def close(self) -> None:
         self._local.close()
         self._files.remove()
-        self._link.close()
+        self._line.close()
 
     def _hello(self) -> messages.Hello:
         return messages.Hello(
@@ -85,15 +85,15 @@ class Agent:
             self._say(messages.Warned())
         poll = select.poll()
         poll.register(0, select.POLLIN)
-        poll.register(self._link, select.POLLIN | (select.POLLOUT if self._link.unsent else 0))
-        if is_read := self._link.unsent < MOST_UNSENT:
+        poll.register(self._line, select.POLLIN | (select.POLLOUT if self._line.unsent else 0))
+        if is_read := self._line.unsent < MOST_UNSENT:
             poll.register(self._local, select.POLLIN)
         ready = dict(poll.poll(LOOK_SECONDS * 1000))
-        self._link.look_alive()
-        if ready.get(self._link.fileno(), 0) & select.POLLOUT:
-            self._link.push()
-        if ready.get(self._link.fileno(), 0) & ~select.POLLOUT:
-            for message in self._link.receive():
+        self._line.look_alive()
+        if ready.get(self._line.fileno(), 0) & select.POLLOUT:
+            self._line.push()
+        if ready.get(self._line.fileno(), 0) & ~select.POLLOUT:
+            for message in self._line.receive():
                 self._obey(message)
         if is_read:
             for happened in self._local.poll():
@@ -101,7 +101,7 @@ class Agent:
         return 0 not in ready or bool(os.read(0, 4096))
 
     def _say(self, message: messages.NodeMessage) -> None:
-        self._link.send(message)
+        self._line.send(message)
 
     def _tell(self, happened: Happening) -> None:
         match happened:
@@ -235,7 +235,7 @@ def main() -> int:
         why = error.strerror if isinstance(error, OSError) and error.strerror else error
         sys.stderr.write(f"{texts.agent_has_no_way(errand.node, errand.address, why)}\n")
         return AGENT_HAS_NO_WAY
-    agent = Agent(errand, AgentLink(met.endpoint, decode_launchers))
+    agent = Agent(errand, AgentLine(met.endpoint, decode_launchers))
     if errand.is_warned:
         signal.signal(signal.SIGTERM, lambda *_: agent.warn())
     try:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from shoal.engines.nodes.agent_link import PURPOSE, AgentLink
+from shoal.engines.nodes.agent_line import PURPOSE, AgentLine
 from shoal.engines.nodes.agent_messages import AgentMessage, Hello, NodeMessage, decode_agents
 from shoal.errors import WireError
 from shoal.transport.connection.door import Door
@@ -44,13 +44,13 @@ class AgentLost:
 
 
 @dataclass(frozen=True)
-class Intercepted:
+class AgentIntercepted:
     """A connection was refused because somebody at this host decrypts it. Each host is told of once."""
 
     source: str
 
 
-LineNews = AgentSaid | AgentLost | Intercepted
+LineNews = AgentSaid | AgentLost | AgentIntercepted
 
 
 @dataclass(eq=False)
@@ -58,7 +58,7 @@ class _Stranger:
     """A connection up to its `Hello`."""
 
     met: Introduction
-    link: AgentLink[AgentMessage] | None = None  # once it is proven
+    line: AgentLine[AgentMessage] | None = None  # once it is proven
 
 
 class AgentLines:
@@ -71,7 +71,7 @@ class AgentLines:
         self._door.prepare()
         self._is_listening = False  # the selector watches the listener
         self._mind_door(time.monotonic())
-        self._links: dict[int, AgentLink[AgentMessage]] = {}
+        self._lines: dict[int, AgentLine[AgentMessage]] = {}
         self._rows: dict[int, Iterator[NodeMessage]] = {}  # by agent: messages that follow when it has taken the last
         self._count = 0
         self._news: list[LineNews] = []  # found in between
@@ -99,38 +99,38 @@ class AgentLines:
                 self._mind_door(now)
             elif isinstance(key.data, _Stranger):
                 found += self._meet(key.data)
-            elif key.data in self._links:
+            elif key.data in self._lines:
                 found += self._serve(key.data, events)
         news, self._news = self._news, []
         return [*found, *news]
 
     def send(self, agent: int, message: NodeMessage) -> None:
         """Nothing is sent on a connection that is lost; `poll` says so."""
-        if (link := self._links.get(agent)) is None:
+        if (line := self._lines.get(agent)) is None:
             return
         try:
-            link.send(message)
+            line.send(message)
         except OSError as error:
             self._lose(agent, error.strerror or str(error))
         else:
-            self._watch(agent, link)
+            self._watch(agent, line)
 
     def send_row(self, agent: int, row: Iterator[NodeMessage]) -> None:
         """Send many messages, of which each is made when the agent has taken the ones before."""
-        if agent in self._links:
+        if agent in self._lines:
             self._rows[agent] = row
             self._go_on(agent)
 
     def drop(self, agent: int) -> None:
         """Close a connection. Nothing more is said of it."""
         self._rows.pop(agent, None)
-        if (link := self._links.pop(agent, None)) is not None:
-            self._selector.unregister(link.fileno())
-            link.close()
+        if (line := self._lines.pop(agent, None)) is not None:
+            self._selector.unregister(line.fileno())
+            line.close()
 
     def close(self) -> None:
         """Safe to call twice."""
-        for agent in tuple(self._links):
+        for agent in tuple(self._lines):
             self.drop(agent)
         for stranger in self._door:
             self._turn_out(stranger)
@@ -167,15 +167,15 @@ class AgentLines:
     def _meet(self, stranger: _Stranger) -> list[LineNews]:
         """Go on with the proof, then wait for the first message."""
         try:
-            if stranger.link is None:
+            if stranger.line is None:
                 if not stranger.met.advance():
                     if stranger.met.was_refused:
                         if self._door.is_news(stranger.met.interceptor):
-                            self._news.append(Intercepted(stranger.met.interceptor))
+                            self._news.append(AgentIntercepted(stranger.met.interceptor))
                         self._turn_out(stranger)
                     return []
-                stranger.link = AgentLink(stranger.met.welcome(), decode_agents)
-            heard = stranger.link.receive()
+                stranger.line = AgentLine(stranger.met.welcome(), decode_agents)
+            heard = stranger.line.receive()
         except (OSError, WireError, Untrusted):
             self._turn_out(stranger)
             return []
@@ -185,22 +185,22 @@ class AgentLines:
         return self._enter(stranger, heard) if heard else []
 
     def _enter(self, stranger: _Stranger, heard: list[AgentMessage]) -> list[LineNews]:
-        assert stranger.link is not None
+        assert stranger.line is not None
         self._door.settle(stranger)
         agent = self._count
         self._count += 1
-        self._links[agent] = stranger.link
-        self._selector.modify(stranger.link.fileno(), selectors.EVENT_READ, agent)
+        self._lines[agent] = stranger.line
+        self._selector.modify(stranger.line.fileno(), selectors.EVENT_READ, agent)
         return [AgentSaid(agent, message) for message in heard]
 
     # Agents
 
     def _serve(self, agent: int, events: int) -> list[LineNews]:
-        link = self._links[agent]
+        line = self._lines[agent]
         try:
             if events & selectors.EVENT_WRITE:
-                link.push()
-            heard = link.receive() if events & selectors.EVENT_READ else []
+                line.push()
+            heard = line.receive() if events & selectors.EVENT_READ else []
         except WireError as error:
             self._lose(agent, str(error))
             return []
@@ -210,13 +210,13 @@ class AgentLines:
         except OSError as error:
             self._lose(agent, error.strerror or str(error))
             return []
-        self._watch(agent, link)
+        self._watch(agent, line)
         self._go_on(agent)
         return [AgentSaid(agent, message) for message in heard]
 
     def _go_on(self, agent: int) -> None:
         """Send of a row what the agent takes now."""
-        while agent in self._rows and self._links[agent].unsent < MOST_UNSENT:
+        while agent in self._rows and self._lines[agent].unsent < MOST_UNSENT:
             message = next(self._rows[agent], None)
             if message is None:
                 del self._rows[agent]
@@ -224,16 +224,16 @@ class AgentLines:
                 self.send(agent, message)
 
     def _look_alive(self) -> None:
-        for agent, link in tuple(self._links.items()):
+        for agent, line in tuple(self._lines.items()):
             try:
-                link.look_alive()
+                line.look_alive()
             except OSError as error:
                 self._lose(agent, error.strerror or str(error))
 
-    def _watch(self, agent: int, link: AgentLink[AgentMessage]) -> None:
-        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if link.unsent else 0)
-        if self._selector.get_key(link.fileno()).events != events:
-            self._selector.modify(link.fileno(), events, agent)
+    def _watch(self, agent: int, line: AgentLine[AgentMessage]) -> None:
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if line.unsent else 0)
+        if self._selector.get_key(line.fileno()).events != events:
+            self._selector.modify(line.fileno(), events, agent)
 
     def _lose(self, agent: int, reason: str) -> None:
         self.drop(agent)

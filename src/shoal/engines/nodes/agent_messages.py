@@ -1,7 +1,7 @@
 """What a launcher and the agents on its nodes say to each other: typed messages with bounds, and their bytes.
 
 An agent begins with `Hello`. Then the launcher has it look at the script's folder, sends what is missing there, and
-starts processes. Bytes are either one of these messages or a `WireError`. Not here: the connection (`agent_link`).
+starts processes. Bytes are either one of these messages or a `WireError`. Not here: the connection (`agent_line`).
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ from shoal.engines.engine import (
     Working,
 )
 from shoal.engines.nodes import agent_messages as messages
-from shoal.engines.nodes.agent_lines import AgentLines, AgentLost, AgentSaid, Intercepted, LineNews
+from shoal.engines.nodes.agent_lines import AgentIntercepted, AgentLines, AgentLost, AgentSaid, LineNews
 from shoal.engines.nodes.node_placement import Demand, NodePlacement, Place, Waits
 from shoal.engines.nodes.node_words import NodeWords
 from shoal.engines.nodes.provider import NodeGone, Provider, WayIn
@@ -225,7 +225,7 @@ class NodeEngine(Engine):
 
     def _heard(self, said: LineNews) -> None:
         match said:
-            case Intercepted(source=source):
+            case AgentIntercepted(source=source):
                 self._happen(MachineNotice(interception("the launcher", source).reason))
             case AgentSaid(agent=agent, message=messages.Hello() as hello) if agent not in self._names:
                 self._greet(agent, hello)

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from shoal.engines import equipment
+from shoal.engines.nodes.agent_line import PURPOSE, AgentLine
 from shoal.engines.nodes.agent_lines import MOST_UNSENT, AgentLines, AgentLost, AgentSaid, LineNews
-from shoal.engines.nodes.agent_link import PURPOSE, AgentLink
 from shoal.engines.nodes.agent_messages import FilePiece, Hello, LauncherMessage, decode_launchers
 from shoal.engines.waiting import wait_for
 from shoal.transport.connection.handshake import Key
@@ -42,13 +42,13 @@ def until(lines: AgentLines, is_enough: Callable[[list[LineNews]], bool]) -> lis
 
 
 @contextlib.contextmanager
-def agent_of(lines: AgentLines) -> Iterator[AgentLink[LauncherMessage]]:
+def agent_of(lines: AgentLines) -> Iterator[AgentLine[LauncherMessage]]:
     """An agent that has said hello; it is number 0 of `lines`."""
-    found: list[AgentLink[LauncherMessage]] = []
+    found: list[AgentLine[LauncherMessage]] = []
 
     def come() -> None:
         key = Key(PURPOSE, lines.token)
-        found.append(AgentLink(connect(Address("127.0.0.1", lines.port), key, PATIENCE).endpoint, decode_launchers))
+        found.append(AgentLine(connect(Address("127.0.0.1", lines.port), key, PATIENCE).endpoint, decode_launchers))
         found[0].send(HELLO)
 
     thread = threading.Thread(target=come)

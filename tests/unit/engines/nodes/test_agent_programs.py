@@ -136,12 +136,12 @@ SHORT = """
 import sys, time
 from shoal.engines import equipment
 from shoal.engines.nodes.agent import read_errand
-from shoal.engines.nodes.agent_link import PURPOSE, AgentLink
+from shoal.engines.nodes.agent_line import PURPOSE, AgentLine
 from shoal.engines.nodes.agent_messages import Hello, decode_launchers
 from shoal.transport.connection.handshake import Key
 from shoal.transport.connection.introduction import connect
 errand = read_errand()
-link = AgentLink(connect(errand.address, Key(PURPOSE, errand.token), 20.0).endpoint, decode_launchers)
+link = AgentLine(connect(errand.address, Key(PURPOSE, errand.token), 20.0).endpoint, decode_launchers)
 versions = equipment.own_versions()
 for node in (errand.node, "another"):
     link.send(Hello(node=node, host="here", versions=versions, slots=1))

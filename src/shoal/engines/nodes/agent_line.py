@@ -26,11 +26,11 @@ CLOSED = "it closed the connection"
 Heard = TypeVar("Heard")
 
 
-class AgentLink(Generic[Heard]):
+class AgentLine(Generic[Heard]):
     """For one thread. `OSError` or `WireError` from any method: the connection is lost, call `close`."""
 
     def __init__(self, endpoint: Endpoint, decode: Callable[[bytes], Heard]) -> None:
-        """`endpoint` is proven and belongs to the link from now on."""
+        """`endpoint` is proven and belongs to the line from now on."""
         endpoint.setblocking(False)
         if endpoint.family in (socket.AF_INET, socket.AF_INET6):
             silence.watch(endpoint, SILENCE_SECONDS)

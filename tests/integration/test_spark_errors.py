@@ -100,3 +100,8 @@ def test_fewer_cores_than_workers(tmp_path: Path) -> None:
         check=False,
     )
     assert done.stdout.strip() == node_texts.too_few_came(2, 1, 1.0, texts.MORE_EXECUTORS), done.stderr
+
+
+def test_a_job_waits_for_executors_as_long_as_it_is_told(tmp_path: Path) -> None:
+    said = refused(tmp_path, f"{ONE_CORE} wait=2s", workers=2)
+    assert said in {node_texts.too_few_came(2, slots, 2.0, texts.MORE_EXECUTORS) for slots in (0, 1)}

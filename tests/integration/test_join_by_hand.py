@@ -116,7 +116,7 @@ def test_joiners_that_share_nothing_but_the_network_train_and_a_killed_one_is_ma
 ) -> None:
     open_store(machines)
     kept = ("--checkpoint-to", "s3://bucket/runs", "--checkpoint-every", "20")
-    leading = coordinator(machines, "--workers", "2", "--min-workers", "2", *kept)  # alone, the first might be done early
+    leading = coordinator(machines, "--workers", "2", "--min-workers", "2", *kept)  # the first waits for the third
     first, second = joining(machines, 1), joining(machines, 2)
     wait_for_line(second, "step 10")
     second.kill()

@@ -44,9 +44,7 @@ def generation(number: int, *workers: int, holders: tuple[int, ...] = (), reason
         Member(rank=rank, worker=worker, host="here", process=1, address=Address("127.0.0.1", 7000 + worker))
         for rank, worker in enumerate(workers)
     )
-    return Generation(
-        number=number, members=members, schedule="auto", codec="identity", reason=reason, holders=holders
-    )
+    return Generation(number=number, members=members, schedule="auto", codec="identity", reason=reason, holders=holders)
 
 
 class Conversation:

@@ -1,4 +1,4 @@
-"""Offers codecs, strategies and engines of the tests to Shoal as an installed package would: by metadata on the Python path."""
+"""Offers codecs, strategies and engines of the tests as an installed package would: by metadata on the Python path."""
 
 from __future__ import annotations
 

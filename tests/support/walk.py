@@ -101,7 +101,9 @@ WALKS = (
             Stop("worker", "undo_void", "the reduction broke: undo the void step"),
             Stop("worker", "CoordinatorClient.tell", "tell what broke", under="recover"),
             Stop("coordinator", "Generations.broken", "hear what broke", start="MembershipCore.handle"),
-            Stop("coordinator", "decide", "decide who goes on", under="Generations._form", start="MembershipCore.handle"),
+            Stop(
+                "coordinator", "decide", "decide who goes on", under="Generations._form", start="MembershipCore.handle"
+            ),
             Stop(
                 "coordinator", "DecisionFile.add", "write the decision down, then tell it", start="_Coordinator._feed"
             ),

@@ -16,7 +16,8 @@ from shoal.links.cost import Cost
 from shoal.links.matrix import Hosts, LinkMatrix
 from shoal.links.ring_order import ring_order
 
-SIZES = tuple(2**power for power in range(8, 31))  # bytes for which the model is asked; schedules change between them
+# Bytes for which the model is asked; schedules change between them.
+SIZES: tuple[int, ...] = tuple(2**power for power in range(8, 31))
 # A schedule replaces the one of the next smaller size only if it is faster by this fraction: the model is not more
 # precise than that, and a table with few ranges is readable.
 LEAST_GAIN = 0.05

@@ -110,7 +110,7 @@ class HeldRoom:
         while not self._heard:
             if not wait_for([self], max(0.0, limit - time.monotonic())):
                 place = self._room.cluster or "this machine"
-                raise UsageError(texts.ray_unreachable(place, f"nothing was heard for {seconds:.0f} s"))
+                raise UsageError(texts.ray_unreachable(place, texts.nothing_heard(seconds)))
             if (said := self.take()) is None:
                 raise UsageError(texts.ray_keeper_ended(self.words()))
             self._heard = said

@@ -40,7 +40,7 @@ class RayProvider(Provider):
         limit = time.monotonic() + START_SECONDS
         while len(self._expected) < self._first and not self._failed:
             if not wait_for([self._held], max(0.0, limit - time.monotonic())):
-                raise UsageError(texts.no_ray_agent(f"nothing within {START_SECONDS:.0f} s"))
+                raise UsageError(texts.no_ray_agent(texts.nothing_said(START_SECONDS)))
             self._hear()
         if self._failed:
             raise UsageError(self._failed)

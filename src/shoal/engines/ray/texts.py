@@ -22,6 +22,10 @@ def ray_unreachable(address: str, why: object) -> str:
     return f"the Ray cluster at {address} does not answer: {why}; look at it with `ray status --address {address}`"
 
 
+def nothing_heard(seconds: float) -> str:
+    return f"nothing was heard for {seconds:.0f} s"
+
+
 def ray_not_started(said: str) -> str:
     return f"no Ray cluster could be started on this machine; Ray said: {said}"
 
@@ -46,6 +50,10 @@ def no_ray_room(room: str, free: Mapping[str, float], nodes: int, seconds: float
 
 def no_ray_agent(said: str) -> str:
     return f"Ray started no process in the room that it gave; Ray said: {said}"
+
+
+def nothing_said(seconds: float) -> str:
+    return f"nothing within {seconds:.0f} s"
 
 
 NO_SHOAL_IN_RAY = (

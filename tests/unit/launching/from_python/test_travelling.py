@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from shoal.entry import function_script
+from shoal.entry import texts as entry_texts
 from shoal.entry.function_script import SCRIPT, FunctionCall, parsed, recorded_call, title_of
 from shoal.errors import UsageError
 from shoal.launching import texts
@@ -62,7 +63,7 @@ def test_what_has_no_name_of_its_own_travels_by_cloudpickle(
     assert not file.parent.exists()
     with pytest.raises(UsageError, match="gone") as gone:
         function_script.found(call)
-    assert str(gone.value) == function_script.not_kept(str(file))
+    assert str(gone.value) == entry_texts.function_gone(str(file))
 
 
 def test_arguments_that_json_would_change_travel_by_cloudpickle(lab: types.ModuleType) -> None:
@@ -91,7 +92,7 @@ def test_a_file_that_others_could_have_written_is_not_unpickled(lab: types.Modul
         way.private_files[0].chmod(0o640)
         with pytest.raises(UsageError) as refused:
             function_script.found(parsed(way.arguments))
-        assert str(refused.value) == function_script.not_private(str(way.private_files[0]))
+        assert str(refused.value) == entry_texts.function_not_private(str(way.private_files[0]))
 
 
 def test_what_killed_programs_have_left_is_swept_and_what_is_in_use_stays(

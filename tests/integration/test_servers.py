@@ -20,7 +20,7 @@ from shoal.parameters.connections.connection import Connection, Hearer
 from shoal.parameters.keeper.group_events import BlocksLost, MapMade
 from shoal.parameters.keeper.keeper_client import KeeperClient
 from shoal.parameters.keeper.space_terms import SpaceTerms
-from shoal.parameters.server import keeper_link, server_peers
+from shoal.parameters.server import keeper_line, server_peers
 from shoal.parameters.server.server import ServerConfig, ServerLoop
 from shoal.parameters.server.space import space
 from shoal.parameters.server.updates.holding import HoldingLayout, layout_of
@@ -428,7 +428,7 @@ def test_a_worker_that_dies_leaves_nothing_half_staged() -> None:
 
 
 def test_a_server_whose_keeper_is_gone_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keeper_link, "LOST_SECONDS", 0.3)
+    monkeypatch.setattr(keeper_line, "LOST_SECONDS", 0.3)
     with group_of(1) as group:
         wait_until(lambda: group.maps() == 1, "the group is complete")
         group.keeper.close()
@@ -437,7 +437,7 @@ def test_a_server_whose_keeper_is_gone_ends(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_server_that_was_taken_out_ends_though_the_next_map_comes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keeper_link, "LOST_SECONDS", 0.3)
+    monkeypatch.setattr(keeper_line, "LOST_SECONDS", 0.3)
     nobody = Address("127.0.0.1", 1)
     server = ServerLoop(ServerConfig(keeper=nobody, token=TOKEN, number=0))
     members = tuple(Server(number=number, address=nobody, host="here", process=1) for number in range(2))

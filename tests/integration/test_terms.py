@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from shoal import events
-from shoal.training.script.script_calls import DATA_ADVICE
+from shoal.training.script.texts import DATA_ADVICE
 from support.launcher import SHOAL, command_of, events_in, leftovers, shoal, started
 
 SCRIPT = Path(__file__).parents[1] / "support" / "terms_script.py"

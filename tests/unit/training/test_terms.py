@@ -14,7 +14,8 @@ from torch.utils.data import TensorDataset
 import shoal
 from shoal.errors import WorkersDisagree
 from shoal.events import StateCopied, StepVoided
-from shoal.training.script.script_calls import ADVICE, DATA_ADVICE
+from shoal.training.script.script_calls import ADVICE
+from shoal.training.script.texts import DATA_ADVICE
 from support.training import Crew, Hub, train_in_threads
 
 SAMPLES = 48

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import sys
 from collections.abc import Iterator
@@ -202,7 +203,8 @@ def test_a_url_of_no_known_kind_is_named_without_its_password() -> None:
 
 def test_a_url_that_needs_a_package_says_which(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "s3fs", None)
-    monkeypatch.delitem(fsspec.registry._registry, "s3", raising=False)  # another test of this process may have used it
+    loaded = importlib.import_module("fsspec.registry")._registry
+    monkeypatch.delitem(loaded, "s3", raising=False)  # another test of this process may have used it
     with pytest.raises(UsageError, match=re.escape("shoal[s3]")):
         table_files("s3://bucket/table")
 

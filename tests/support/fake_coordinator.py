@@ -14,7 +14,9 @@ from shoal.transport.connection.endpoint import Endpoint
 from shoal.transport.connection.handshake import ListenerHandshake
 from shoal.transport.connection.introduction import Introduction
 from shoal.values import Address, Generation, Member
+from shoal.wire.message_frames import body_length
 from shoal.wire.messages import (
+    MAX_MESSAGE_BYTES,
     PROTOCOL_VERSION,
     ClientMessage,
     Heartbeat,
@@ -22,7 +24,6 @@ from shoal.wire.messages import (
     Message,
     Report,
     Welcome,
-    body_length,
     decode_client,
     encode,
 )
@@ -59,7 +60,7 @@ class Conversation:
 
     def next(self) -> ClientMessage:
         """The next message."""
-        return decode_client(self._exactly(body_length(self._exactly(4))))
+        return decode_client(self._exactly(body_length(self._exactly(4), MAX_MESSAGE_BYTES)))
 
     def expect(self, kind: type[Kind]) -> Kind:
         """The next message but for heartbeats and reports, which must be of this kind; or the next of those."""

@@ -1,4 +1,4 @@
-"""A client's end of a connection to the coordinator: connecting, being welcomed, cutting bytes into messages.
+"""A client's end of a connection to the coordinator: connecting and being welcomed.
 
 All waits have deadlines. Not here: what is said (`client`), the coordinator's own end (`connections`), the handshake
 (`transport.connection`).
@@ -10,7 +10,6 @@ import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
 
 from shoal.errors import AddressUnavailable, Refused, WireError
 from shoal.membership import texts
@@ -19,13 +18,14 @@ from shoal.transport.connection.endpoint import Endpoint
 from shoal.transport.connection.handshake import ConnectorHandshake, Distrust, Key, Untrusted
 from shoal.transport.connection.introduction import Introduction
 from shoal.values import Address
+from shoal.wire.message_frames import MessageBuffer
 from shoal.wire.messages import (
+    MAX_MESSAGE_BYTES,
     Beat,
     CoordinatorMessage,
     Message,
     Turned,
     Welcome,
-    body_length,
     decode_coordinator,
     encode,
 )
@@ -34,36 +34,10 @@ PURPOSE = b"control"
 RETRY_PAUSE = 0.05  # seconds before another attempt when the coordinator had no room for one more stranger
 REACH_SECONDS = 2.0  # limit of one attempt to reach the coordinator's machine; an attempt cannot be cancelled
 LOOK_SECONDS = 0.2  # between two checks whether the connection is still wanted
-PREFIX_BYTES = 4  # before each message, with the length of its body
-
-
-AnyMessage = TypeVar("AnyMessage")
 
 
 class _TurnedOff(Exception):
     """The coordinator closed the connection before it answered; another attempt may succeed."""
-
-
-class MessageBuffer(Generic[AnyMessage]):
-    """Bytes in, messages out."""
-
-    def __init__(self, decode: Callable[[bytes], AnyMessage]) -> None:
-        self._decode = decode
-        self._bytes = bytearray()
-
-    def feed(self, data: bytes) -> None:
-        self._bytes += data
-
-    def take(self) -> AnyMessage | None:
-        """The next message that is whole, if there is one."""
-        if len(self._bytes) < PREFIX_BYTES:
-            return None
-        end = PREFIX_BYTES + body_length(bytes(self._bytes[:PREFIX_BYTES]))
-        if len(self._bytes) < end:
-            return None
-        body = bytes(self._bytes[PREFIX_BYTES:end])
-        del self._bytes[:end]
-        return self._decode(body)
 
 
 @dataclass
@@ -90,7 +64,7 @@ def connect(
         try:
             _prove(met, address, patience)
             met.endpoint.sendall(encode(first))
-            buffer = MessageBuffer(decode_coordinator)
+            buffer = MessageBuffer(decode_coordinator, MAX_MESSAGE_BYTES)
             while (welcome := _await_welcome(met.endpoint, buffer, address, patience)) is None:
                 patience.deadline = time.monotonic() + timeout
         except _TurnedOff:

@@ -13,13 +13,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from shoal.errors import WireError
-from shoal.membership.channel import PURPOSE, MessageBuffer
+from shoal.membership.channel import PURPOSE
 from shoal.transport.connection import silence
 from shoal.transport.connection.door import Door
 from shoal.transport.connection.handshake import ListenerHandshake
 from shoal.transport.connection.introduction import Introduction
 from shoal.transport.connection.sending import SendQueue
-from shoal.wire.messages import ClientMessage, decode_client
+from shoal.wire.message_frames import MessageBuffer
+from shoal.wire.messages import MAX_MESSAGE_BYTES, ClientMessage, decode_client
 
 MAX_UNREAD = 8 * 1024 * 1024  # bytes waiting for a client that does not read
 READ_BYTES = 256 * 1024  # read from one client before the others have their turn
@@ -169,7 +170,7 @@ class ClientConnection:
         self._is_gone = False
         self._ends = False  # nothing more will be written
         self._queue: SendQueue[None] = SendQueue()
-        self._buffer = MessageBuffer(decode_client)
+        self._buffer = MessageBuffer(decode_client, MAX_MESSAGE_BYTES)
         self._reason = ""  # why this side closed it
         self._met.open()
         loop.add_reader(self._descriptor, self._readable)

@@ -23,6 +23,7 @@ from shoal.membership.record.worker_clocks import own_clock
 from shoal.transport.connection import silence
 from shoal.transport.connection.endpoint import Endpoint
 from shoal.values import Address
+from shoal.wire.message_frames import MessageBuffer
 from shoal.wire.messages import CoordinatorMessage, Heartbeat, Join, Message, Welcome
 
 FLUSH_SECONDS = 1.0  # how long closing waits for queued messages to be sent
@@ -70,7 +71,7 @@ class Line:
     """`send`, `flush` and `close` may be called from any thread."""
 
     def __init__(
-        self, connection: Endpoint, buffer: channel.MessageBuffer[CoordinatorMessage], config: LineConfig, ear: LineUser
+        self, connection: Endpoint, buffer: MessageBuffer[CoordinatorMessage], config: LineConfig, ear: LineUser
     ) -> None:
         """`connection` has been welcomed; the line owns it from now on. `start` starts the thread."""
         self.address = config.address

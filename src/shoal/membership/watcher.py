@@ -16,6 +16,7 @@ from shoal.membership import channel, texts
 from shoal.transport.connection.endpoint import Endpoint
 from shoal.transport.connection.sending import send_all
 from shoal.values import Address
+from shoal.wire.message_frames import MessageBuffer
 from shoal.wire.messages import (
     PROTOCOL_VERSION,
     CoordinatorMessage,
@@ -42,7 +43,7 @@ class WatcherClient:
     def __init__(
         self,
         connection: Endpoint,
-        buffer: channel.MessageBuffer[CoordinatorMessage],
+        buffer: MessageBuffer[CoordinatorMessage],
         welcome: Welcome,
         address: Address,
     ) -> None:

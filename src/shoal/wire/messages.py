@@ -13,6 +13,7 @@ from shoal.errors import WireError
 from shoal.events import AnyEvent
 from shoal.terms import Made
 from shoal.values import Address, Generation, Unreached
+from shoal.wire.message_frames import framed
 
 PROTOCOL_VERSION = 6
 MAX_MESSAGE_BYTES = 4 * 1024 * 1024  # a generation of 10,000 members fits; anything longer is refused unread
@@ -332,21 +333,8 @@ _coordinator_decoder: msgspec.msgpack.Decoder[CoordinatorMessage] = msgspec.msgp
 
 
 def encode(message: Message) -> bytes:
-    """The message with its 4-byte length before it."""
-    body = _encoder.encode(message)
-    if len(body) > MAX_MESSAGE_BYTES:
-        raise WireError(
-            f"a {type(message).__name__} message of {len(body)} bytes is over the limit of {MAX_MESSAGE_BYTES}"
-        )
-    return len(body).to_bytes(4, "big") + body
-
-
-def body_length(prefix: bytes) -> int:
-    """The length that a 4-byte prefix announces, checked against the limit."""
-    length = int.from_bytes(prefix, "big")
-    if len(prefix) != 4 or not 0 < length <= MAX_MESSAGE_BYTES:
-        raise WireError(f"a message announces {length} bytes; 1 to {MAX_MESSAGE_BYTES} are allowed")
-    return length
+    """The message with its length before it."""
+    return framed(_encoder.encode(message), MAX_MESSAGE_BYTES, type(message).__name__)
 
 
 def decode_client(body: bytes) -> ClientMessage:

@@ -13,13 +13,14 @@ from shoal import events
 from shoal.errors import WireError
 from shoal.values import Address
 from shoal.wire import messages
+from shoal.wire.message_frames import body_length
 from support import random_messages
 
 
 @given(random_messages.messages(*typing.get_args(messages.ClientMessage)))
 def test_a_client_s_message_arrives_as_it_was_sent(message: messages.ClientMessage) -> None:
     data = messages.encode(message)
-    assert messages.body_length(data[:4]) == len(data) - 4
+    assert body_length(data[:4], messages.MAX_MESSAGE_BYTES) == len(data) - 4
     assert messages.decode_client(data[4:]) == message
 
 
@@ -46,7 +47,7 @@ def test_wrong_types_and_other_sides_messages_are_refused() -> None:
 @pytest.mark.parametrize("prefix", [b"", b"\0\0\0\0", b"\xff\xff\xff\xff", b"\0\0\1"])
 def test_lengths_beyond_the_limit_are_refused_unread(prefix: bytes) -> None:
     with pytest.raises(WireError, match="announces"):
-        messages.body_length(prefix)
+        body_length(prefix, messages.MAX_MESSAGE_BYTES)
 
 
 def test_a_message_over_the_limit_is_not_sent() -> None:

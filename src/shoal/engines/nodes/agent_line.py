@@ -13,10 +13,11 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from shoal.engines import texts
-from shoal.engines.nodes.agent_messages import PREFIX_BYTES, NodeMessage, body_length, encode
+from shoal.engines.nodes.agent_messages import MOST_BYTES, NodeMessage, encode
 from shoal.transport.connection import silence
 from shoal.transport.connection.endpoint import Endpoint
 from shoal.transport.connection.sending import SendQueue
+from shoal.wire.message_frames import MessageBuffer
 
 PURPOSE = b"agent"
 READ_BYTES = 256 * 1024  # taken in at once, before others have their turn
@@ -35,9 +36,8 @@ class AgentLine(Generic[Heard]):
         if endpoint.family in (socket.AF_INET, socket.AF_INET6):
             silence.watch(endpoint, SILENCE_SECONDS)
         self._endpoint = endpoint
-        self._decode = decode
         self._queue: SendQueue[None] = SendQueue()
-        self._bytes = bytearray()
+        self._buffer = MessageBuffer(decode, MOST_BYTES)
         self._has_ended = False
 
     def fileno(self) -> int:
@@ -70,12 +70,8 @@ class AgentLine(Generic[Heard]):
             raise ConnectionResetError(errno.ECONNRESET, CLOSED)
         self._read()
         heard = []
-        while len(self._bytes) >= PREFIX_BYTES:
-            end = PREFIX_BYTES + body_length(bytes(self._bytes[:PREFIX_BYTES]))
-            if len(self._bytes) < end:
-                break
-            heard.append(self._decode(bytes(self._bytes[PREFIX_BYTES:end])))
-            del self._bytes[:end]
+        while (message := self._buffer.take()) is not None:
+            heard.append(message)
         if self._has_ended and not heard:
             raise ConnectionResetError(errno.ECONNRESET, CLOSED)
         return heard
@@ -90,7 +86,7 @@ class AgentLine(Generic[Heard]):
                     self._has_ended = True
                     return
                 taken += len(data)
-                self._bytes += data
+                self._buffer.feed(data)
 
     def close(self) -> None:
         """Safe to call twice."""

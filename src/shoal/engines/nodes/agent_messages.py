@@ -13,6 +13,7 @@ from msgspec import Meta
 
 from shoal.bounds import ExitCode, Items, Members, Name, Ordinal, OrdinalOrNone, Text
 from shoal.errors import WireError
+from shoal.wire.message_frames import framed
 
 MOST_BYTES = 8 * 1024 * 1024  # of one message
 MOST_FILES = 2000  # Python files of a script's folder
@@ -22,7 +23,6 @@ INPUT_BYTES = 4 * 1024 * 1024 + 4096  # what a process is sent once
 BROUGHT_BYTES = 4 * 1024 * 1024  # of a private file, such as a token or a pickled function
 PRINTED_BYTES = 4 * 1024 * 1024  # of output in one message
 DIGEST_BYTES = 32
-PREFIX_BYTES = 4  # before each message, with the length of its body
 
 Digest = Annotated[bytes, Meta(min_length=DIGEST_BYTES, max_length=DIGEST_BYTES)]
 Files = Annotated[tuple["SeenFile", ...], Meta(max_length=MOST_FILES)]
@@ -181,18 +181,7 @@ _launcher_decoder: msgspec.msgpack.Decoder[LauncherMessage] = msgspec.msgpack.De
 
 def encode(message: NodeMessage) -> bytes:
     """The message with its length before it."""
-    body = _encoder.encode(message)
-    if len(body) > MOST_BYTES:
-        raise WireError(f"a {type(message).__name__} message of {len(body)} bytes is over the limit of {MOST_BYTES}")
-    return len(body).to_bytes(PREFIX_BYTES, "big") + body
-
-
-def body_length(prefix: bytes) -> int:
-    """The length that a prefix announces, checked against the limit."""
-    length = int.from_bytes(prefix, "big")
-    if not 0 < length <= MOST_BYTES:
-        raise WireError(f"a message announces {length} bytes; 1 to {MOST_BYTES} are allowed")
-    return length
+    return framed(_encoder.encode(message), MOST_BYTES, type(message).__name__)
 
 
 def decode_agents(body: bytes) -> AgentMessage:

@@ -14,7 +14,9 @@ from shoal.membership.member import outbox as outbox_module
 from shoal.membership.member.outbox import Outbox
 from shoal.steps import StepRow
 from shoal.values import TimeShares, Unreached
+from shoal.wire.message_frames import body_length
 from shoal.wire.messages import (
+    MAX_MESSAGE_BYTES,
     ClientMessage,
     ExchangeBroken,
     Heartbeat,
@@ -23,7 +25,6 @@ from shoal.wire.messages import (
     PartWritten,
     Ready,
     Report,
-    body_length,
     decode_client,
 )
 
@@ -53,8 +54,8 @@ def drain(outbox: Outbox, most: int = 1 << 30) -> bytes:
 def messages(data: bytes) -> list[ClientMessage]:
     """The whole messages; a coordinator drops the rest with the connection."""
     found = []
-    while len(data) >= 4 and len(data) >= 4 + body_length(data[:4]):
-        end = 4 + body_length(data[:4])
+    while len(data) >= 4 and len(data) >= 4 + body_length(data[:4], MAX_MESSAGE_BYTES):
+        end = 4 + body_length(data[:4], MAX_MESSAGE_BYTES)
         found.append(decode_client(data[4:end]))
         data = data[end:]
     return found

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shoal.errors import WireError
-from shoal.membership.channel import MessageBuffer
+from shoal.wire.message_frames import MessageBuffer
 from shoal.wire.messages import (
     MAX_MESSAGE_BYTES,
     Ended,
@@ -26,7 +26,7 @@ SENT = [Welcome(config="a", heartbeat=1.0), StopNotice(reason="b" * 300), Ended(
 @given(st.lists(st.integers(1, 400), max_size=30))
 def test_messages_arrive_whole_however_the_bytes_are_cut(sizes: list[int]) -> None:
     data = b"".join(encode(message) for message in SENT)
-    buffer = MessageBuffer(decode_coordinator)
+    buffer = MessageBuffer(decode_coordinator, MAX_MESSAGE_BYTES)
     received: list[Message] = []
     for size in [*sizes, len(data)]:
         buffer.feed(data[:size])
@@ -48,7 +48,7 @@ def test_messages_arrive_whole_however_the_bytes_are_cut(sizes: list[int]) -> No
     ids=["empty", "too-long", "http", "garbage", "wrong-direction"],
 )
 def test_what_is_no_message_of_a_coordinator_is_refused(data: bytes) -> None:
-    buffer = MessageBuffer(decode_coordinator)
+    buffer = MessageBuffer(decode_coordinator, MAX_MESSAGE_BYTES)
     buffer.feed(data)
     with pytest.raises(WireError):
         buffer.take()

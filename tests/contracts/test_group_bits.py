@@ -23,7 +23,7 @@ from shoal.collectives.memory.memory_loops import BLOCK_BYTES, MemoryWays
 from shoal.collectives.schedules.choice import Chooser
 from shoal.collectives.schedules.schedule import Program, boundaries
 from shoal.collectives.threaded_group import ThreadedGroup
-from shoal.links.measure import survey
+from shoal.links.plan import FIXED, IN_RANK_ORDER
 from shoal.transport.mesh.in_process import in_process_meshes
 from shoal.transport.mesh.mesh import Mesh
 from shoal.transport.native_layout import SLOT_BYTES
@@ -137,7 +137,7 @@ def machines(hosts: list[list[int]]) -> Iterator[list[ThreadedGroup]]:
 
     def make(mesh: Mesh) -> ThreadedGroup:
         hood = hoods[mesh.rank]
-        plan = survey(mesh, "auto", config.hosts_by_memory(hood), deterministic=True)
+        plan = IN_RANK_ORDER if config.sums_in_rank_order(hood) else FIXED
         return group_over(mesh, hood, replace(config, plan=plan))
 
     made = succeed(*(lambda mesh=mesh: make(mesh) for mesh in meshes))

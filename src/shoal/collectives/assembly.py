@@ -48,16 +48,21 @@ class GroupConfig:
     address: str = LOOPBACK  # of this rank, which the others can reach; where all share memory, loopback will do
     choice: CarrierChoice | None = None  # what moves the tensors of GPUs, if that is decided already
 
+    def sums_in_rank_order(self, hood: Neighbourhood) -> bool:
+        """Whether ranks of several machines sum along a chain, for the same bits as in the memory of one."""
+        return self.deterministic and self.schedule == "auto" and self.codec.raw and len(hood.hosts) > 1
+
     def hosts_by_memory(self, hood: Neighbourhood) -> tuple[tuple[int, ...], ...]:
         """Ranks by machine if the ranks of a machine reduce in its memory; else empty."""
-        in_rank_order = self.deterministic and self.schedule == "auto" and self.codec.raw and len(hood.hosts) > 1
         is_by_memory = self.schedule in BY_MEMORY and any(len(host) > 1 for host in hood.hosts)
-        return hood.hosts if is_by_memory and not in_rank_order else ()
+        return hood.hosts if is_by_memory and not self.sums_in_rank_order(hood) else ()
 
     def why_own(self, hood: Neighbourhood) -> str:
         """Why tensors of GPUs stay with Shoal's own transport, whatever GPUs there are; empty: they need not."""
         if self.schedule != "auto":
             return f"--schedule {self.schedule} is one of Shoal's own transport"
+        if self.deterministic:
+            return "--deterministic sums in the order of the ranks, which Shoal's own transport does"
         if not self.codec.raw and len(hood.hosts) > 1:
             return f"--codec {self.codec.name} encodes what Shoal's own transport carries between machines"
         return ""

@@ -25,7 +25,7 @@ from shoal.bounds import Ordinal, Size
 from shoal.errors import WireError
 from shoal.events import ScheduleChosen
 from shoal.links.matrix import Hosts, Link, LinkMatrix, completed
-from shoal.links.plan import FIXED, IN_RANK_ORDER, LinkPlan, SizeTable, fixed_plan, make_plan
+from shoal.links.plan import FIXED, LinkPlan, SizeTable, fixed_plan, make_plan
 from shoal.links.rounds import Pair, packed, rounds_of
 from shoal.transport.mesh.first_peers import children_of, parent_of
 from shoal.transport.mesh.mesh import Mesh
@@ -70,11 +70,8 @@ def survey(mesh: Mesh, schedule: str, hosts: Hosts = (), *, deterministic: bool 
     """Plan for this mesh. All its ranks call this before anything else travels there, and all get the same plan.
 
     `hosts`: the ranks of each host, in the same order on every rank, if a host is to be treated as one. A single host
-    has no links. `deterministic`: measure nothing, and sum in the order of the ranks unless hosts are treated as one.
-    Raises `PeerLost` and `Aborted` as every use of a mesh.
+    has no links. `deterministic`: measure nothing. Raises `PeerLost` and `Aborted` as every use of a mesh.
     """
-    if deterministic and schedule == "auto" and not hosts:
-        return IN_RANK_ORDER
     if deterministic or mesh.size < 2 or len(hosts) == 1 or schedule not in MEASURED:
         return fixed_plan(hosts)
     return make_plan(measure(mesh, hosts), hosts)

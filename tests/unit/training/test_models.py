@@ -233,6 +233,32 @@ def test_layers_that_thaw_during_training() -> None:
     compare(train)
 
 
+def test_layers_that_thaw_between_the_batches_of_a_step_keep_what_the_first_of_them_brought() -> None:
+    """As plain torch does it, from the same batches, each with half of the weight."""
+
+    def train(run: shoal.Run) -> None:
+        plain = copy.deepcopy(START)
+        model = run.model(copy.deepcopy(START))
+        model[0].requires_grad_(False)
+        plain[0].requires_grad_(False)
+        optimizer = run.optimizer(torch.optim.SGD(model.parameters(), lr=0.05))
+        own = torch.optim.SGD(plain.parameters(), lr=0.05)
+        for number, (x, y) in enumerate(run.batches(data(), batch_size=4, accumulate=2, steps=2)):
+            F.mse_loss(model(x), y).backward()
+            (F.mse_loss(plain(x), y) / 2).backward()
+            for each in (model, plain):
+                each[0].requires_grad_(number > 1)  # from the second of the two batches of the second step on
+            optimizer.step()
+            optimizer.zero_grad()
+            if number % 2:
+                own.step()
+                own.zero_grad()
+        for name, value in model.state_dict().items():
+            torch.testing.assert_close(value, plain.state_dict()[name])
+
+    train_in_threads(1, train)
+
+
 def test_a_convolution_in_channels_last_layout() -> None:
     net = (
         nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(16, 2)).double().to(memory_format=torch.channels_last)

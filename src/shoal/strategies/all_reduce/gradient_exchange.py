@@ -68,6 +68,7 @@ class GradientExchange:
         self._layout: list[tuple[int, torch.dtype, torch.Size]] = []  # of watched parameters when groups were made
         self._groups = GradientGroups([], group_bytes=shared.group_bytes)
         self.order: list[str] = []  # of gradients on their way, by name; empty until all have agreed on one
+        self._ordered: frozenset[str] = frozenset()  # the names in `order`
         self._seen: list[str] = []  # the order of this step, which counts if the step does
         self._knows_order = False  # `order` names the parameters that are watched
         self._iteration: Iteration | None = None
@@ -91,17 +92,25 @@ class GradientExchange:
         layout = [(id(parameter), parameter.dtype, parameter.shape) for parameter in watched]
         # With a codec groups stay as they are, whatever links are measured: its residual belongs to them.
         least = group.least_bytes if self._shared.board.peers.codec.raw else 0
-        if layout != self._layout or (least != self._least_bytes and iteration.is_first):
+        if layout != self._layout:
             self._least_bytes = least
             self._watch(watched)
             self._layout = layout
+        elif least != self._least_bytes and iteration.is_first:
+            self._least_bytes = least
+            self._regroup(watched)
 
     def _is_watched(self, parameter: torch.Tensor) -> bool:
-        """Once watched, always watched: scripts freeze and thaw within an iteration."""
+        """Once watched, always watched: scripts freeze and thaw within an iteration.
+
+        A newcomer has not been there when a parameter was trained that is frozen now: the order of gradients names it.
+        """
         if id(parameter) not in self._known:
             raise UsageError(texts.new_parameter(self.name, parameter.shape))
         is_mine = self._shared.owners[id(parameter)] is self
-        return is_mine and (parameter.requires_grad or id(parameter) in self._watched)
+        if not is_mine or parameter.requires_grad:
+            return is_mine
+        return id(parameter) in self._watched or self._known[id(parameter)][0] in self._ordered
 
     def end(self) -> None:
         if self._round is not None:  # a backward that raised
@@ -114,7 +123,7 @@ class GradientExchange:
 
     def follow(self, order: Sequence[str]) -> None:
         """Between batches: all workers have agreed that gradients travel in this order."""
-        self.order = list(order)
+        self.order, self._ordered = list(order), frozenset(order)
         numbers = {entry: number for number, entry in enumerate(self._watched.values())}
         self._knows_order = numbers.keys() == set(order)
         if self._knows_order:
@@ -145,8 +154,7 @@ class GradientExchange:
         self._watched = {id(parameter): self._known[id(parameter)][0] for parameter in watched}
         if any(self._groups.keys):  # the residual of old groups belongs to none of the new ones
             self._shared.board.peers.drop_residual(f"{self.name} trains other parameters from now on")
-        self._groups = GradientGroups(watched, group_bytes=self._shared.group_bytes, least_bytes=self._least_bytes)
-        self.follow(self.order)
+        self._regroup(watched)
         # Hooks of the accumulating node run in `backward()` only; hooks of the tensor would run in autograd.grad too.
         self._nodes, self._handles = [], []
         for index, parameter in enumerate(watched):
@@ -158,6 +166,13 @@ class GradientExchange:
             register: Callable[[Callable[[torch.Tensor], None]], Any] = parameter.register_post_accumulate_grad_hook
             self._handles.append(register(partial(self._after, index)))
             parameter.requires_grad_(required)
+
+    def _regroup(self, watched: Sequence[torch.Tensor]) -> None:
+        """Put the gradients of these parameters into groups. What batches before have brought in this step stays."""
+        held = self._groups
+        self._groups = GradientGroups(watched, group_bytes=self._shared.group_bytes, least_bytes=self._least_bytes)
+        self.follow(self.order)
+        self._groups.take_over(held)
 
     def _before(self, index: int, parameter: torch.Tensor, _gradients: tuple[torch.Tensor, ...]) -> None:
         """Runs for every gradient, during the script's computation: as short as can be."""

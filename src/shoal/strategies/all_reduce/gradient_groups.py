@@ -116,6 +116,18 @@ class GradientGroups:
             self._take(index, scale)
         self._expect()
 
+    def take_over(self, others: GradientGroups) -> None:
+        """Between two batches of a step: go on with what other groups hold of the same parameters."""
+        places = {id(parameter): index for index, parameter in enumerate(self.parameters)}
+        for index, parameter in enumerate(others.parameters):
+            if (own := places.get(id(parameter))) is not None:
+                if index in others._gradients:
+                    self._gradients[own] = others._gradients[index]
+                if index in others._earlier:
+                    self._earlier[own] = others._earlier[index]
+                if index in others._sparse:
+                    self._sparse.add(own)
+
     # When it is over
 
     def launch_rest(self, group: Group, label: str, scales: Scales) -> None:

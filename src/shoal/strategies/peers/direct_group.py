@@ -17,6 +17,7 @@ from shoal.collectives.threaded_group import ThreadedGroup
 from shoal.events import AnyEvent, CarrierChosen
 from shoal.links.host_links import between_hosts
 from shoal.links.measure import survey, told
+from shoal.links.plan import IN_RANK_ORDER
 from shoal.settings.all_reduce_settings import AllReduceSettings
 from shoal.strategies.peers.groups import Brake, make_exchanger
 from shoal.transport.memory.neighbours import Neighbourhood, form
@@ -80,7 +81,10 @@ def _own_group(
     gpus = facts_of(hood.remarks)
     choice = choose_carrier(gpus, machines=len(hood.hosts), kept=terms.why_own(hood))
     in_memory = terms.hosts_by_memory(hood)
-    plan = survey(mesh, generation.schedule, in_memory, deterministic=terms.deterministic)
+    if terms.sums_in_rank_order(hood):
+        plan = IN_RANK_ORDER
+    else:
+        plan = survey(mesh, generation.schedule, in_memory, deterministic=terms.deterministic)
     group = group_over(mesh, hood, replace(terms, plan=plan, choice=choice))
     if mesh.rank == 0:
         report(told(plan, generation.number, generation.schedule, in_memory, memory=group.why))

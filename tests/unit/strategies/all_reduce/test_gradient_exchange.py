@@ -352,6 +352,32 @@ def test_a_newcomer_takes_the_order_over_from_the_others() -> None:
     assert len(orders[2]) == 6
 
 
+def test_a_newcomer_knows_which_frozen_parameters_were_trained_before() -> None:
+    """The others go on with all of them in their groups: scripts freeze and thaw."""
+
+    def train(run: shoal.Run) -> dict[str, torch.Tensor]:
+        model = run.model(copy.deepcopy(START))
+        loop(run, model)
+        model.first.requires_grad_(False)
+        loop(run, model, before=lambda: let_one_in(run))
+        return model.state_dict()
+
+    def let_one_in(run: shoal.Run) -> None:
+        if run.step == 4 and run.rank == 0 and run.world_size == 2:
+            crew.start(2)
+            deadline = time.monotonic() + 30
+            while not hub.is_wished and time.monotonic() < deadline:
+                time.sleep(0.001)
+
+    hub = Hub(2)
+    crew = Crew(hub, train, bucket_mb=0.0001)
+    crew.start(0)
+    crew.start(1)
+    trained = crew.wait()
+    assert trained.keys() == {0, 1, 2}
+    assert all(torch.equal(trained[0][name], trained[2][name]) for name in trained[0])
+
+
 class Killed(BaseException):
     """Ends a worker in the middle of its script."""
 

@@ -33,12 +33,20 @@ def put_in_order(run_dir: Path, record_start: int, end: JobEnded | None, setting
             aside.replace(run_dir / CONFIG)
 
 
-def log_failure(run_dir: Path, failed: WorkerFailed) -> None:
-    """Add the traceback of a script to its worker's log: the worker does not print it, so that it is shown once."""
+def log_failure(run_dir: Path, failed: WorkerFailed) -> Path | None:
+    """Add the traceback of a script to its worker's log: the worker does not print it, so that it is shown once.
+
+    Returns the log; None: nothing was written.
+    """
     if TRACEBACK not in failed.text:
-        return
-    with contextlib.suppress(OSError), files.open_append(run_dir / "logs" / f"worker-{failed.worker}.log") as log:
-        log.write(f"{failed.text}\n".encode("utf-8", "backslashreplace"))
+        return None
+    path = run_dir / "logs" / f"worker-{failed.worker}.log"
+    try:
+        with files.open_append(path) as log:
+            log.write(f"{failed.text}\n".encode("utf-8", "backslashreplace"))
+    except OSError:
+        return None
+    return path
 
 
 def is_mistake(events: list[AnyEvent]) -> bool:

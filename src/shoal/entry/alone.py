@@ -107,6 +107,7 @@ class AloneJob:
         self._started = time.time()
         self._directory: RunDirectory | None = None
         self._record_start = 0  # bytes of the record before this run
+        self._log: Path | None = None  # with the traceback of what the script raised
         self._thread = threading.get_ident()  # the script's
         self._unshown: collections.deque[tuple[AnyEvent, float]] = collections.deque()
         self._is_late = not chosen.is_recorded  # the first checkpoint says where it went
@@ -209,7 +210,7 @@ class AloneJob:
         failed = WorkerFailed(worker=0, step=step, error=kind, text=text)
         self.peers.report(failed)
         if self.run_dir is not None:
-            log_failure(self.run_dir, failed)
+            self._log = log_failure(self.run_dir, failed)
 
     def end(self, ended: JobEnded) -> str:
         """Close the record, sum up, leave the report, and say how it ended.
@@ -242,8 +243,8 @@ class AloneJob:
         lasted, steps = span(ended.seconds), self._display.board.step
         if ended.outcome == "failed":
             how = f"{texts.FAILED}: {ended.reason}" if ended.reason.startswith(texts.RAISED) else texts.FAILED
-            told = texts.FailureWords(how, lasted, steps, run_dir / "logs" / "worker-0.log")
-            return texts.failed(told, run_dir, can_resume=self._has_checkpoint)
+            go_on = self.how_to_go_on() if self._has_checkpoint else ""
+            return texts.failed(texts.FailureWords(how, lasted, steps, self._log or run_dir, go_on))
         if ended.outcome != "interrupted" and steps:
             announce(self.config.progress, texts.finished(lasted, steps, run_dir))
         return ""

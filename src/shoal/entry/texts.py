@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -104,7 +105,11 @@ def _so_far(seconds: str, steps: int) -> str:
 
 
 def finished(seconds: str, steps: int, run_dir: Path) -> str:
-    look = f"look at it: shoal report --open {run_dir}" if steps else f"what it printed is in {run_dir / 'logs'}"
+    look = (
+        f"look at it: shoal report --open {shlex.quote(str(run_dir))}"
+        if steps
+        else f"what it printed is in {run_dir / 'logs'}"
+    )
     return f"finished in {_so_far(seconds, steps)}; {look}"
 
 
@@ -120,8 +125,9 @@ class FailureWords(NamedTuple):
     seconds: str  # as text
     steps: int
     look_at: Path
+    go_on: str = ""  # the command that does so from the last checkpoint; empty: there is none
 
 
-def failed(told: FailureWords, run_dir: Path, *, can_resume: bool) -> str:
-    go_on = f"; go on from the last checkpoint: shoal run --resume {run_dir}" if can_resume else ""
+def failed(told: FailureWords) -> str:
+    go_on = f"; go on from the last checkpoint: {told.go_on}" if told.go_on else ""
     return f"{told.how}, after {_so_far(told.seconds, told.steps)}; look at {told.look_at}{go_on}"

@@ -114,9 +114,9 @@ def model_forgotten(optimizer: str, shape: Sequence[int]) -> str:
 def trained_apart(optimizer: str, shape: Sequence[int], steps: int) -> str:
     return (
         f"{optimizer}.step() was called {steps} times outside loops over run.batches for a parameter of shape "
-        f"{list(shape)} that is in no model of run.model: each worker trains values of its own, which are in no "
-        "checkpoint; if that is not meant, write model = run.model(model) and optimizer = run.optimizer(optimizer), "
-        "and loop by `for ... in run.batches(loader, epochs=...)`"
+        f"{list(shape)} that is in no model of run.model: a worker that does so trains values of its own, which are in "
+        "no checkpoint; if that is not meant, write model = run.model(model) and optimizer = "
+        "run.optimizer(optimizer), and loop by `for ... in run.batches(loader, epochs=...)`"
     )
 
 

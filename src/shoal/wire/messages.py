@@ -15,7 +15,7 @@ from shoal.terms import Made
 from shoal.values import Address, Generation, Unreached
 from shoal.wire.message_frames import framed
 
-PROTOCOL_VERSION = 6
+PROTOCOL_VERSION = 7
 MAX_MESSAGE_BYTES = 4 * 1024 * 1024  # a generation of 10,000 members fits; anything longer is refused unread
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-PARAMETER_VERSION = 4
+PARAMETER_VERSION = 5
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):

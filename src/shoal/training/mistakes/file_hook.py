@@ -167,10 +167,10 @@ def _hook_safetensors() -> None:
         return
 
     @functools.wraps(original)
-    def serialize_file(tensors: object, filename: object, *arguments: object, **named: object) -> object:
+    def serialize_file(tensor_dict: object, filename: object, *arguments: object, **named: object) -> object:
         if _watching is not None:
             _watching.truncated(filename, sys._getframe(1))
-        return original(tensors, filename, *arguments, **named)
+        return original(tensor_dict, filename, *arguments, **named)
 
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] == SAFETENSORS and getattr(module, SERIALIZE, None) is original:

@@ -44,6 +44,7 @@ class StepWatch:
         self._session = session
         self._thread, self._process = threading.get_ident(), os.getpid()
         self._strangers: weakref.WeakKeyDictionary[torch.optim.Optimizer, _Stranger] = weakref.WeakKeyDictionary()
+        self._told: set[str] = set()  # warnings
         self._owners: dict[int, str] = {}  # by a parameter's id: the model that it belongs to
         self._outside = 0  # steps outside loops that were right, since the worker was alone
         self._hooks: list[Any] = []
@@ -167,6 +168,10 @@ class StepWatch:
             stranger.version = stranger.sample._version
 
     def _warn(self, text: str) -> None:
+        """Say it once: a script may make an optimizer anew in each epoch."""
+        if text in self._told:
+            return
+        self._told.add(text)
         self._session.peers.report(ScriptDoubtful(worker=self._session.peers.worker, text=text))
 
 

@@ -26,20 +26,20 @@ def environment(record: RunRecord) -> Markup:
     versions = record.story.machines.versions() if record.story.machines.workers else {}
     rows += [(name, tag("code", ", ".join(found))) for name, found in versions.items()]
     if not rows:
-        return tag("p", "No start is recorded.", class_="mark")
+        return tag("p", "No start is recorded.", class_="note")
     shown = [tag("div", tag("dt", name), tag("dd", value)) for name, value in rows]
     return join(tag("dl", *shown, class_="files facts"), machines(record))
 
 
 def _arguments(started: JobStarted) -> Markup:
     if not started.arguments:
-        return tag("span", "none", class_="mark")
+        return tag("span", "none", class_="note")
     return join(*(tag("code", argument, class_="argument") for argument in started.arguments))
 
 
 def _commit(started: JobStarted) -> Markup:
     if not started.commit:
-        return tag("span", "not known: the record names no git repository", class_="mark")
+        return tag("span", "not known: the record names no git repository", class_="note")
     state = ", with changes that are not committed" if started.is_dirty else ""
     return join(tag("code", started.commit[:SHORT_COMMIT], title=started.commit), state)
 
@@ -61,14 +61,14 @@ def configuration(runs: Sequence[Reported], defaults: Mapping[str, object]) -> M
     """Settings that are not the default, or not the same in all runs; the others are folded."""
     marks = told_apart([run.record.settings for run in runs], defaults)
     if not marks:
-        return tag("p", "The settings cannot be read.", class_="mark")
+        return tag("p", "The settings cannot be read.", class_="note")
     special = [name for name, mark in marks.items() if mark]
     rest = [name for name, mark in marks.items() if not mark]
     shown: list[Markup] = []
     if special:
         shown.append(_settings(runs, defaults, {name: marks[name] for name in special}))
     else:
-        shown.append(tag("p", "Every setting has its default value.", class_="mark"))
+        shown.append(tag("p", "Every setting has its default value.", class_="note"))
     if rest:
         count = "1 other setting" if len(rest) == 1 else f"{len(rest)} other settings"
         summary = tag("summary", f"{count}, with default values" if defaults else count)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shlex
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -34,7 +35,8 @@ from shoal.watch.wording import first_line, raised_at, span
 
 SHOWN_LINES = 15  # of a lost worker's output in the final message
 QUIET_START = 2.0  # seconds without a line after which it is said that the workers are starting
-STILL_STARTING = 15.0  # seconds until that is said again, and between any two such lines
+STILL_STARTING = 15.0  # seconds until there is another such line; each such line doubles them
+LONGEST_PAUSE = 600.0  # up to so many
 TRACEBACK = "Traceback (most recent call last):"
 
 
@@ -54,6 +56,7 @@ class Screen:
         self._began = time.monotonic()
         self._is_starting = True  # there was no step yet, and no worker has printed anything
         self._next_word = QUIET_START  # seconds after the beginning
+        self._pause = STILL_STARTING  # seconds from the next word to the one after it
         self._held: dict[int, list[str]] | None = None  # lines since the workers were interrupted, by worker
         self._unwritten: dict[str, None] = {}  # files of the run directory that cannot be written
         self._broken = False  # standard output is gone
@@ -67,11 +70,15 @@ class Screen:
         self._write(lambda: self._display.show(event, at))
 
     def say_if_starting(self, progress: str, now: float) -> None:
-        """A word while nothing else is shown, and again now and then: scripts import, and may read data for minutes."""
+        """A word while nothing else is shown, and again ever more seldom: some scripts read data for minutes.
+
+        Plain scripts of torch.distributed never have steps, and may print nothing for hours.
+        """
         self._is_starting = self._is_starting and not self._display.board.step
         waited = now - self._began
-        if self._is_starting and waited >= self._next_word:
-            is_first, self._next_word = self._next_word == QUIET_START, waited + STILL_STARTING
+        if self._is_starting and self._held is None and waited >= self._next_word:
+            is_first, self._next_word = self._next_word == QUIET_START, waited + self._pause
+            self._pause = min(LONGEST_PAUSE, 2 * self._pause)
             announce(progress, texts.STARTING if is_first else texts.still_starting(span(waited)))
 
     def say(self, *lines: str) -> None:
@@ -191,8 +198,8 @@ def verdict(finish: FinishJob, job: Job, closing: Closing, *, can_resume: bool) 
     named = re.match(r".*\bworker (\d+)", where)
     worker = finish.lost_worker if finish.lost_worker is not None else named and named[1]
     look_at = job.run_dir / "logs" / ("" if worker is None else f"worker-{worker}.log")
-    told = texts.FailureWords(how, span(closing.seconds), closing.steps, look_at)
-    return texts.failed(told, job.run_dir, can_resume=can_resume)
+    go_on = f"shoal run --resume {shlex.quote(str(job.run_dir))}" if can_resume else ""
+    return texts.failed(texts.FailureWords(how, span(closing.seconds), closing.steps, look_at, go_on))
 
 
 def final_message(finish: FinishJob, job: Job, last_lines: Sequence[str]) -> list[str]:

@@ -155,6 +155,14 @@ def marked(mark: str) -> list[psutil.Process]:
     return [process for process in psutil.process_iter() if mark in " ".join(command_of(process))]
 
 
+def until_marked(mark: str, count: int) -> None:
+    """A process that just becomes another program has no command line for a moment."""
+    limit = time.monotonic() + PATIENCE
+    while len(found := marked(mark)) < count:
+        assert time.monotonic() < limit, found
+        time.sleep(0.01)
+
+
 def until_gone(processes: list[psutil.Process], seconds: float) -> None:
     limit = time.monotonic() + seconds
     while alive := [process for process in processes if not _is_gone(process)]:
@@ -174,7 +182,7 @@ def test_what_a_process_started_ends_with_it(engine: Engine, end: str) -> None:
     engine.start(python(CHILD.format(mark=mark) + end))
     if end:
         until_printed(engine, "p")
-        assert len(marked(mark)) == 2
+        until_marked(mark, 2)
         engine.close()
         engine.close()
     else:
@@ -208,6 +216,7 @@ def test_nothing_outlives_a_launcher_that_is_killed(place: EnginePlace, tmp_path
         while "b'up" not in (line := launcher.stdout.readline()):
             assert line, said
             said += line
+        until_marked(mark, 3)  # these two, and the launcher
         started = [process for process in marked(mark) if process.pid != launcher.pid]
         assert len(started) == 2, started
         agents = [parent for process in started for parent in process.parents() if is_ours(parent)]

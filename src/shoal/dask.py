@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from shoal.errors import UsageError
 from shoal.launching import texts
-from shoal.launching.from_python.cluster_rows import TableJob, TableWriter, with_rows, written_by
+from shoal.launching.from_python.cluster_rows import TableJob, TableWriter, options_on, with_rows, written_by
 from shoal.launching.from_python.job_result import JobResult
 from shoal.launching.launch import launch
 
@@ -44,17 +44,19 @@ def train(
     already: to go on with a job, for example. `client`: of the cluster; without it the current one. Options are the
     settings of `shoal run` in Python's spelling: `workers=4`.
     """
-    job = TableJob(function, arguments, {"on": "dask", **options})
+    job = TableJob(function, arguments, options_on("dask", options))
     with contextlib.nullcontext() if client is None else client.as_current():
         given = with_rows(job, data, at=at, writer=TableWriter(_check, _write))
         return launch(function, arguments=given, **job.options)
 
 
 def _check(frame: DataFrame) -> None:
-    from distributed import futures_of, wait  # noqa: PLC0415  an extra
-
     if not all(hasattr(frame, name) for name in ("to_delayed", "npartitions", "columns")):
         raise UsageError(texts.no_table(type(frame).__name__, "dask.dataframe.DataFrame"))
+    try:
+        from distributed import futures_of, wait  # noqa: PLC0415  an extra
+    except ModuleNotFoundError:
+        return  # the engine needs it too, and says how to get it
     if futures := futures_of(frame):
         wait(futures)  # a cluster that still computes this very frame would look busy
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from shoal.environment import in_ray_cluster
 from shoal.errors import UsageError
 from shoal.launching import texts
-from shoal.launching.from_python.cluster_rows import TableJob, TableWriter, with_rows, written_by
+from shoal.launching.from_python.cluster_rows import TableJob, TableWriter, options_on, with_rows, written_by
 from shoal.launching.from_python.job_result import JobResult
 from shoal.launching.launch import launch
 
@@ -44,7 +44,7 @@ def train(
     already: to go on with a job, for example. Options are the settings of `shoal run` in Python's spelling:
     `workers=4, ray="gpus=1"`.
     """
-    job = TableJob(function, arguments, {"on": "ray", **options})
+    job = TableJob(function, arguments, options_on("ray", options))
     with _own_cluster():
         given = with_rows(job, data, at=at, writer=TableWriter(_check, _write))
         return launch(function, arguments=given, **job.options)

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shoal.errors import UsageError
 from shoal.launching import texts
-from shoal.launching.from_python.cluster_rows import TableJob, TableWriter, with_rows
+from shoal.launching.from_python.cluster_rows import TableJob, TableWriter, options_on, with_rows
 from shoal.launching.from_python.job_result import JobResult
 from shoal.launching.launch import launch
 
@@ -40,7 +39,7 @@ def train(
     of them reach. Instead of a data frame, give the URL of Parquet files that are there already: to go on with a job,
     for example. Options are the settings of `shoal run` in Python's spelling: `workers=4`.
     """
-    job = TableJob(function, arguments, {"on": "spark", **options})
+    job = TableJob(function, arguments, options_on("spark", options))
     given = with_rows(job, data, at=at, writer=TableWriter(_check, _write))
     return launch(function, arguments=given, **job.options)
 
@@ -61,7 +60,8 @@ def _write(frame: DataFrame, place: str) -> RowsWritten:
 
     from shoal.data.tables.rows_written import counted  # noqa: PLC0415  imports torch
 
-    url = place if "://" in place else Path(place).as_uri()  # else Spark might take it for a path in HDFS
+    # Without file:// Spark might take it for a path in HDFS. Nothing is quoted: Hadoop takes %20 for three characters.
+    url = place if "://" in place else f"file://{place}"
     rows = Observation()
     observed = frame.observe(rows, functions.count(functions.lit(1)).alias("rows"))
     observed.write.mode("append").parquet(url)  # to a folder in which is nothing but Shoal's own file

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import os
 import re
 import secrets
 import shutil
@@ -68,13 +69,19 @@ def create(config: JobConfig, title: str) -> RunDirectory:
 
 def refuse_taken(config: JobConfig) -> None:
     """Raises what `create` would raise, if that can be seen now."""
-    path = Path(config.run_dir or ".")
-    if config.run_dir and path.exists() and not (path.is_dir() and not any(path.iterdir())):
+    if not config.run_dir:
+        return
+    path = Path(config.run_dir)
+    try:
+        is_free = not path.is_symlink() and (not path.exists() or (path.is_dir() and not any(path.iterdir())))
+    except OSError as error:
+        raise UsageError(texts.run_directory_not_made(path, error.strerror)) from None
+    if not is_free:
         raise _taken(path)
 
 
 def _taken(path: Path) -> RunDirectoryExists:
-    return RunDirectoryExists(texts.run_directory_taken(path, has_job=(path / CONFIG).exists()))
+    return RunDirectoryExists(texts.run_directory_taken(path, has_job=os.access(path / CONFIG, os.F_OK)))
 
 
 def reopen(config: JobConfig, lock: FileIO) -> RunDirectory:

@@ -14,16 +14,12 @@ class Retries:
         self._pauses: dict[str, float] = {}  # the last pause of each
         self._due: dict[str, float] = {}  # when to try again, of those that wait
 
-    def failed(self, name: str, now: float, *, lasted: float = 0.0) -> None:
-        """It has failed, after so many seconds in which it seemed well."""
+    def failed(self, name: str, now: float, *, lasted: float = 0.0) -> float:
+        """It has failed, after so many seconds in which it seemed well. Returns the pause, in seconds."""
         last = 0.0 if lasted > self._longest else self._pauses.get(name, 0.0)
         pause = self._pauses[name] = min(self._longest, max(self._first, 2 * last))
         self._due[name] = now + pause
-
-    def forget(self, name: str) -> None:
-        """It is not tried again; if it fails another time, the pauses begin anew."""
-        self._pauses.pop(name, None)
-        self._due.pop(name, None)
+        return pause
 
     def take_due(self, now: float) -> list[str]:
         """Those to be tried now, in the order of their times. Each is handed out once."""

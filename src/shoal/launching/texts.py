@@ -81,6 +81,10 @@ def table_not_shared(hosts: str, place: str, missed: int, rows: int) -> str:
     )
 
 
+def on_given(engine: str, given: object) -> str:
+    return f"shoal.{engine}.train always trains with on={engine!r}, and on={given!r} was given; leave on out"
+
+
 def no_table(kind: str, wanted: str) -> str:
     """`wanted`: the class of the cluster's own tables."""
     return f"a {kind} was given as table; give a {wanted}, or the URL of Parquet files"

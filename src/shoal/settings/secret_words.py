@@ -18,7 +18,7 @@ INSIDE = re.compile(rf"({TELLING})[\w.-]*=", re.IGNORECASE)
 def without_secrets(text: str) -> str:
     """The same words, with a mark in place of each secret."""
     try:
-        words = [_without_secret(word) for word in shlex.split(text)]
+        words = [word_without_secret(word) for word in shlex.split(text)]
     except ValueError:  # a quotation mark is missing: nobody knows where a secret ends
         found = INSIDE.search(text)
         return text if found is None else text[: found.end()] + HIDDEN
@@ -31,7 +31,8 @@ def missing_secrets(text: str) -> list[str]:
     return [name for name, _, value in pairs if value == HIDDEN]
 
 
-def _without_secret(word: str) -> str:
+def word_without_secret(word: str) -> str:
+    """The same, for one word as `shlex.split` gives it."""
     name, _, value = word.partition("=")
     is_secret = bool(value) and bool(NAME.search(name) or INSIDE.search(value))
     return f"{name}={HIDDEN}" if is_secret else word

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from fsspec.implementations.memory import MemoryFileSystem
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import default_collate
@@ -70,6 +71,22 @@ def test_each_row_is_a_sample(folder: Path, workers: int, loaders: int) -> None:
 def test_one_file_and_some_columns(folder: Path) -> None:
     files = table_files(folder / "part-1.snappy.parquet", columns=["name"])
     assert samples_of(files, shuffle=False) == [{"name": "row 7"}, {"name": "row 8"}]
+
+
+def test_a_single_file_is_read_where_nobody_may_look_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """S3 answers 403 for a key that is not there, to those who may not list the bucket."""
+    place = "memory://guarded/alone.parquet"
+    write(place, {"number": [1]})
+    there = MemoryFileSystem._open
+
+    def answered(filesystem: MemoryFileSystem, path: str, *options: Any, **named: Any) -> Any:
+        try:
+            return there(filesystem, path, *options, **named)
+        except FileNotFoundError:
+            raise PermissionError("Forbidden") from None
+
+    monkeypatch.setattr(MemoryFileSystem, "_open", answered)
+    assert samples_of(table_files(place)) == [{"number": 1}]
 
 
 # A column's type, values of it, and the values that samples should have.

@@ -16,7 +16,7 @@ import pytest
 
 from shoal.disk import run_directory, texts
 from shoal.disk.job_token import read_group_token, read_token, token_file
-from shoal.errors import RunDirectoryExists, UsageError
+from shoal.errors import RunDirectoryExists, ShoalError, UsageError
 from shoal.job_config import JobConfig, from_toml
 from shoal.settings.all_reduce_settings import AllReduceSettings
 from shoal.wire.texts import FOLDER, MISSING, NOT_PLAIN, anothers, readable_by_others
@@ -65,6 +65,22 @@ def test_empty_directory_is_used_and_a_full_one_is_not(tmp_path: Path) -> None:
     with pytest.raises(RunDirectoryExists, match=r"--run-dir.*--resume"):
         run_directory.create(config, "train.py")
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize("name", ["file", "full", "link", "dangling", "x" * 300])
+def test_what_cannot_be_made_is_refused_before_in_the_same_words(tmp_path: Path, name: str) -> None:
+    (tmp_path / "file").touch()
+    for folder in ("full/of", "empty"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "link").symlink_to("empty")
+    (tmp_path / "dangling").symlink_to("absent")
+    config = JobConfig(run_dir=str(tmp_path / name))
+    with pytest.raises(ShoalError) as made:
+        run_directory.create(config, "train.py")
+    with pytest.raises(ShoalError) as seen:
+        run_directory.refuse_taken(config)
+    assert str(seen.value) == str(made.value)
+    run_directory.refuse_taken(JobConfig(run_dir=str(tmp_path / "empty")))
 
 
 @pytest.mark.parametrize("name", ["file", "file/below"])

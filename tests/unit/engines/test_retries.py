@@ -11,9 +11,8 @@ def pauses(retries: Retries, name: str, *lasted: float) -> list[float]:
     """Before each try, for failures after so many seconds."""
     found, now = [], 100.0
     for seconds in lasted:
-        retries.failed(name, now, lasted=seconds)
-        assert retries.next_due is not None
-        found.append(retries.next_due - now)
+        found.append(retries.failed(name, now, lasted=seconds))
+        assert retries.next_due == now + found[-1]
         now = retries.next_due
         assert retries.take_due(now - 0.1) == []
         assert retries.take_due(now) == [name]
@@ -38,12 +37,3 @@ def test_each_has_its_own_pause_and_the_earliest_comes_first() -> None:
     assert retries.next_due == 3.0
     assert retries.take_due(10.0) == ["b", "a"]
     assert retries.next_due is None
-
-
-def test_what_is_forgotten_is_not_tried_again_and_begins_anew() -> None:
-    retries = Retries(1.0, 8.0)
-    retries.failed("a", 0.0)
-    retries.forget("a")
-    assert retries.take_due(100.0) == []
-    retries.failed("a", 100.0)
-    assert retries.next_due == 101.0

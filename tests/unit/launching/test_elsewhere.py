@@ -5,17 +5,23 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import shoal
 from shoal.engines import texts as engine_texts
+from shoal.engines.nodes.node_engine import GATHER_SECONDS
+from shoal.engines.nodes.provider import Provider
 from shoal.errors import UsageError
 from shoal.job_config import JobConfig, from_mapping
 from shoal.launching import texts
+from shoal.launching.elsewhere import slurm_jobs
 from shoal.launching.elsewhere.chosen import chosen_engine
+from shoal.launching.elsewhere.gathering import Nodes
 from shoal.settings import texts as setting_texts
 from shoal.settings.engines.ssh_settings import SshSettings
 from shoal.settings.kinds import OWN_ENGINES
+from shoal.values import Address
 
 PACKAGES = {name: kind.package for name, kind in OWN_ENGINES.items() if kind.package}
 
@@ -77,3 +83,29 @@ def test_an_engine_that_is_not_installed_says_what_to_install(
         shoal.launch(str(project / "train.py"), on=engine)
     assert str(raised.value) == texts.engine_not_installed(engine, package, f"shoal[{engine}]")
     assert f'pip install "shoal[{engine}]"' in str(raised.value)
+
+
+def test_a_large_allocation_of_slurm_has_longer_to_come(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few programs start at once."""
+    nodes = [f"node{number}" for number in range(100)]
+    for name, value in {"JOB_ID": "7", "JOB_NODELIST": "node[0-99]", "JOB_CPUS_PER_NODE": "4(x100)"}.items():
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    programs = project / "bin"
+    programs.mkdir()
+    for name, line in {"srun": "", "sinfo": "", "scontrol": f"printf '%s\\n' {' '.join(nodes)}"}.items():
+        (programs / name).write_text(f"#!/bin/sh\n{line}\n")
+        (programs / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(programs), prepend=":")
+    gathered: list[Nodes] = []
+
+    def gather(provider: Provider, wanted: Nodes) -> Provider:
+        gathered.append(wanted)
+        provider.close()
+        return provider
+
+    monkeypatch.setattr(slurm_jobs, "gathered", gather)
+    given = from_mapping({"on": "slurm", "workers": 2, "address": "127.0.0.2:0"}, origin="a test")
+    elsewhere = chosen_engine(msgspec.structs.replace(given, given=("address",)), str(project / "train.py"), ())
+    assert elsewhere is not None
+    elsewhere.open_engine(Address("127.0.0.1", 7000))
+    assert gathered[0].seconds == GATHER_SECONDS + 30.0

@@ -15,6 +15,7 @@ from shoal.launching import run_job, texts
 from shoal.launching.elsewhere.gathering import Elsewhere
 from shoal.launching.processes.specs import Job
 from shoal.launching.screen import (
+    LONGEST_PAUSE,
     QUIET_START,
     SHOWN_LINES,
     STILL_STARTING,
@@ -51,8 +52,22 @@ def words_while_starting(screen: Screen, seconds: list[float], capsys: pytest.Ca
 def test_a_script_that_reads_data_for_minutes_is_not_mute(capsys: pytest.CaptureFixture[str]) -> None:
     screen = Screen(open_display("plain", 2), workers=2)
     first, second = QUIET_START + 0.1, QUIET_START + STILL_STARTING + 0.2
-    times = [0.0, first, first + 0.1, second, second + 0.1, second + STILL_STARTING + 0.1, 300.0, 301.0]
-    assert words_while_starting(screen, times, capsys) == [0, 1, 0, 1, 0, 1, 1, 0]
+    third = second + 2 * STILL_STARTING
+    times = [0.0, first, first + 0.1, second, second + 0.1, third - 0.1, third + 0.1, 300.0, 301.0]
+    assert words_while_starting(screen, times, capsys) == [0, 1, 0, 1, 0, 0, 1, 1, 0]
+
+
+def test_a_script_that_never_has_steps_and_prints_nothing_gets_few_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    screen = Screen(open_display("plain", 2), workers=2)
+    said = words_while_starting(screen, [float(second) for second in range(36_000)], capsys)
+    assert sum(said[3600:]) == 32_400 / LONGEST_PAUSE
+    assert sum(said[:3600]) == 11
+
+
+def test_nothing_is_said_of_starting_after_ctrl_c(capsys: pytest.CaptureFixture[str]) -> None:
+    screen = Screen(open_display("plain", 2), workers=2)
+    screen.hold()
+    assert words_while_starting(screen, [QUIET_START + 1, 60.0], capsys) == [0, 0]
 
 
 def test_nothing_more_is_said_of_starting_once_there_is_output(capsys: pytest.CaptureFixture[str]) -> None:

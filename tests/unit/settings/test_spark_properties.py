@@ -12,6 +12,7 @@ from shoal.errors import UsageError
 from shoal.job_config import from_mapping
 from shoal.settings import texts
 from shoal.settings.engines.spark_settings import spark_properties
+from shoal.settings.secret_words import HIDDEN
 
 NAMES = st.from_regex(r"[a-z][a-zA-Z]*(\.[a-zA-Z]+){0,3}", fullmatch=True).filter(lambda name: name != "spark")
 
@@ -29,6 +30,13 @@ def test_what_is_no_property_is_named(text: str) -> None:
         from_mapping({"on": "spark", "spark": text}, origin="a test")
     word = text.split(maxsplit=1)[0]
     assert str(raised.value) == texts.bad_spark_properties(text, f"{word!r} is no property with its value")
+
+
+def test_what_is_no_property_is_named_without_its_secret() -> None:
+    with pytest.raises(UsageError) as raised:
+        from_mapping({"on": "spark", "spark": "--authenticate.secret=hunter2"}, origin="a test")
+    word = f"--authenticate.secret={HIDDEN}"
+    assert str(raised.value) == texts.bad_spark_properties(word, f"{word!r} is no property with its value")
 
 
 def test_properties_without_spark_are_a_mistake() -> None:

@@ -30,6 +30,7 @@ from shoal.errors import UsageError
 from shoal.job_config import JobConfig
 from shoal.launching.processes.specs import check_script
 from shoal.launching.script_source import modules_beside
+from shoal.settings.kinds import OWN_ENGINES, settings_of
 from shoal.settings.parameter_server_settings import ParameterServerSettings
 from shoal.wire.token_file import new_token
 
@@ -41,7 +42,8 @@ workers, for `kubectl apply -f -`. IMAGE has to have Python, torch, shoal, a she
 starts with MIN workers and grows to MAX. --checkpoint-to is a URL such as s3://bucket/folder, or claim:NAME[/FOLDER]
 for a volume claim that all pods may write; without it no checkpoints are kept. Who reads the output can join the job:
 it holds the token. Settings that are about one machine's processes are refused: --address, --run-dir, --resume,
---spares, --chaos, --progress and --open."""
+--spares, --chaos, --progress, --open, --on and what belongs to one engine, such as --hosts."""
+ENGINE_SETTINGS = tuple(name for kind in settings_of(OWN_ENGINES.values()) for name in kind.names())
 # Settings of `shoal run` that pods have no use for, and why.
 NOT_FOR_PODS: Mapping[str, str] = {
     "address": "the Service has the coordinator's address",
@@ -52,6 +54,7 @@ NOT_FOR_PODS: Mapping[str, str] = {
     "chaos": "the launcher of `shoal run` causes faults, and pods have none",
     "progress": "nobody watches the coordinator's pod; `kubectl logs` shows what workers print",
     "open": "pods have no browser",
+    **dict.fromkeys(("on", *ENGINE_SETTINGS), "Kubernetes decides where pods run"),
 }
 PLACED = ("workers", "min-workers", "threads", "checkpoint-to", "checkpoint-every")  # given in another form
 MOST_REMEMBERED = 200_000  # bytes: `kubectl apply` keeps a copy of what it applied, in at most 256 KiB

@@ -86,6 +86,8 @@ def read_beside(place: str, name: str, most: int) -> bytes | None:
     """The first bytes, at most so many, of the file with this name at a place; None: there is none."""
     with reached(place):
         filesystem, root = _opened(place)
+        if filesystem.isfile(root):  # nothing is below it, and S3 may answer 403 for what is not there
+            return None
         try:
             with filesystem.open(f"{root.rstrip('/')}/{name}", "rb") as opened:
                 return bytes(opened.read(most))

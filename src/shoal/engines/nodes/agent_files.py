@@ -129,10 +129,16 @@ class AgentFiles:
 def _sweep(folder: Path) -> None:
     """Remove the folder of an agent that is gone. A folder without lock or final name may be in the making."""
     with contextlib.suppress(OSError):
-        is_young = time.time() - folder.lstat().st_mtime < UNFINISHED_SECONDS
-        if is_young and folder.name.startswith(UNFINISHED):
+        found = folder.lstat()
+        is_unfinished = folder.name.startswith(UNFINISHED)
+        if is_unfinished and time.time() - found.st_mtime < UNFINISHED_SECONDS:
             return
-        descriptor = os.open(folder / LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            descriptor = os.open(folder / LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except FileNotFoundError:
+            if is_unfinished and found.st_uid == os.geteuid():
+                folder.rmdir()  # its agent was killed before it made the lock
+            return
         try:
             if os.fstat(descriptor).st_uid == os.geteuid() and not folder.is_symlink():
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -31,6 +31,7 @@ class SlurmProvider(AgentPrograms):
         agent = (sys.executable, *AGENT)
         self._job = allocation.job
         self._held = held
+        self.node_count = len(allocation.nodes)
         super().__init__(
             [
                 AgentProgram(

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from pyspark import SparkContext
 
 from shoal.engines.nodes.provider import NodeGone, Provider, WayIn
+from shoal.engines.retries import Retries
 from shoal.engines.spark.spark_failures import gone_with, gone_without_agent
 from shoal.engines.spark.spark_task import AgentTask, TaskEnd
 
@@ -26,6 +27,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # seconds before the job of a slot is su
 LEAVE_SECONDS = 2.0  # that tasks may take to end after their agents
 END_SECONDS = 10.0  # that Spark may take to end jobs that are cancelled
 THREAD = "shoal-spark-job"
+SLOT = "slot"  # the only name in the retries of a slot
 
 
 class SparkProvider(Provider):
@@ -81,15 +83,15 @@ class SparkProvider(Provider):
 
     def _keep_slot(self, way_in: WayIn) -> None:
         """The thread of a slot: have its task run, again and again."""
-        pause = FIRST_PAUSE / 2
+        retries = Retries(FIRST_PAUSE, LONGEST_PAUSE)
         while not self._ending.is_set():
             began = time.monotonic()
             gone = self._run_task(way_in)
             if gone is not None and not self._ending.is_set():
                 self._gone.put(gone)
                 os.eventfd_write(self._bell, 1)
-            pause = FIRST_PAUSE if time.monotonic() - began > LONGEST_PAUSE else min(LONGEST_PAUSE, 2 * pause)
-            self._ending.wait(pause)
+            ended = time.monotonic()
+            self._ending.wait(retries.failed(SLOT, ended, lasted=ended - began))
 
     def _run_task(self, way_in: WayIn) -> NodeGone | None:
         """One Spark job, up to its end."""

@@ -7,6 +7,8 @@ from functools import partial
 
 from shoal.engines import texts
 from shoal.engines.engine import Engine
+from shoal.engines.nodes.agent_programs import seconds_to_start
+from shoal.engines.nodes.node_engine import GATHER_SECONDS
 from shoal.engines.slurm import allocation as slurm
 from shoal.engines.slurm.held_allocation import HeldAllocation
 from shoal.engines.slurm.slurm_programs import find_program, is_preempted, node_addresses, node_names, requeue
@@ -35,7 +37,8 @@ def chosen(config: JobConfig, folder: Folder) -> Elsewhere:
 
     def open_engine(bound: Address) -> Engine:
         provider = SlurmProvider(own) if own is not None else _asked_for(_wish(config))
-        return gathered(provider, Nodes(config, bound, folder, fewest=config.min_workers))
+        seconds = GATHER_SECONDS + seconds_to_start(provider.node_count)
+        return gathered(provider, Nodes(config, bound, folder, fewest=config.min_workers, seconds=seconds))
 
     names = [node.name for node in own.nodes] if own is not None else []
     reachable = with_reachable_address(config, lambda: list(node_addresses(names).values()))

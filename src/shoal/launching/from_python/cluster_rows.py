@@ -43,6 +43,13 @@ class NotYet:
     """Stands for the rows while they are not written."""
 
 
+def options_on(engine: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of `shoal.launch` for a job of this engine. Raises `UsageError` if they name an engine themselves."""
+    if "on" in options:
+        raise UsageError(texts.on_given(engine, options["on"]))
+    return {"on": engine, **options}
+
+
 def with_rows(job: TableJob, table: Any, *, at: str | PathLike[str], writer: TableWriter) -> dict[str, object]:
     """The arguments of a function. With a table the rows are among them, as `shoal.Files`.
 

@@ -12,7 +12,7 @@ from shoal.errors import UsageError
 from shoal.settings import texts
 from shoal.settings.engines.engine_settings import EngineKind, EngineSettings
 from shoal.settings.engines.slurm_settings import time_limit
-from shoal.settings.secret_words import without_secrets
+from shoal.settings.secret_words import without_secrets, word_without_secret
 
 PROPERTY = re.compile(r"(?P<name>[A-Za-z][\w.-]*)=(?P<value>.*)", re.DOTALL)
 PREFIX = "spark."
@@ -64,7 +64,7 @@ def _words(text: str) -> dict[str, str]:
     found = {}
     for word in words:
         if (matched := PROPERTY.fullmatch(word)) is None:
-            why = f"{word!r} is no property with its value"
+            why = f"{word_without_secret(word)!r} is no property with its value"
             raise UsageError(texts.bad_spark_properties(without_secrets(text), why))
         found[matched["name"].removeprefix(PREFIX)] = matched["value"]
     return found

@@ -100,6 +100,7 @@ def test_a_large_script_needs_another_way_to_apply_it(script: Path, capsys: pyte
 
 def test_every_setting_goes_to_pods_or_has_a_reason_not_to() -> None:
     assert {*NOT_FOR_PODS, *PLACED} <= settings().keys()
+    assert {"on", "hosts", "nodes", "time", "slurm", "ray", "spark"} <= NOT_FOR_PODS.keys()
 
 
 @pytest.mark.parametrize(
@@ -113,6 +114,11 @@ def test_every_setting_goes_to_pods_or_has_a_reason_not_to() -> None:
         (("train.py", "--imgae", "train:1"), "did you mean '--image'?"),
         (("train.py", *IMAGE, "5"), texts.behind_dashes("5", "shoal manifests SCRIPT [options] -- 5")),
         (("train.py", *IMAGE, "--spares", "1"), texts.nothing_for_pods("spares", NOT_FOR_PODS["spares"])),
+        (("train.py", *IMAGE, "--on", "dask"), texts.nothing_for_pods("on", NOT_FOR_PODS["on"])),
+        (
+            ("train.py", *IMAGE, "--on", "spark", "--spark", "authenticate.secret=hunter2"),
+            texts.nothing_for_pods("on", NOT_FOR_PODS["on"]),
+        ),
         (("train.py", *IMAGE, "--checkpoint-every", "20"), kubernetes_texts.nowhere_for_checkpoints("20")),
         (("train.py", *IMAGE, "--checkpoint-to", "runs"), kubernetes_texts.no_shared_folder("runs")),
         (("train.py", *IMAGE, "--in-image"), kubernetes_texts.not_in_the_image("train.py")),

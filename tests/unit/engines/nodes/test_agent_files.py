@@ -68,11 +68,13 @@ def test_what_a_killed_agent_left_is_removed_by_the_next(parent: Path) -> None:
         assert not left.exists()
 
 
+@pytest.mark.parametrize("has_lock", [True, False])
 @pytest.mark.parametrize("is_old", [True, False])
-def test_a_folder_that_was_never_finished_is_removed_when_it_is_old(parent: Path, is_old: bool) -> None:
+def test_a_folder_that_was_never_finished_is_removed_when_it_is_old(parent: Path, is_old: bool, has_lock: bool) -> None:
     left = parent / f"{UNFINISHED}cut-short"
     left.mkdir(mode=0o700)
-    (left / LOCK).touch()
+    if has_lock:
+        (left / LOCK).touch()
     made = time.time() - (2 * UNFINISHED_SECONDS if is_old else 0.0)
     os.utime(left, (made, made))
     with agent_files():

@@ -29,9 +29,9 @@ def test_a_function_of_one_cluster_takes_no_other(module: ModuleType, engine: st
 def test_dask_without_its_scheduler_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "distributed", None)  # as if it could not be imported
     with pytest.raises(UsageError) as raised:
-        shoal.dask.train(train, [1], at="rows")  # type: ignore[arg-type]
+        shoal.dask.train(train, [1], at="rows")
     assert str(raised.value) == texts.no_table("list", "dask.dataframe.DataFrame")
     frame = SimpleNamespace(to_delayed=list, npartitions=1, columns=())
     with pytest.raises(UsageError) as raised:
-        shoal.dask.train(train, frame, at="rows")  # type: ignore[arg-type]
+        shoal.dask.train(train, frame, at="rows")
     assert str(raised.value) == texts.engine_not_installed("dask", "distributed", "shoal[dask]")

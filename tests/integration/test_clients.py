@@ -110,6 +110,7 @@ def test_a_server_that_came_too_late_to_know_the_ledger_says_that_all_is_lost() 
         other.define(ADAM)
         for seed in range(1, 4):
             answer = push(client, ADAM, seed)
+        wait_until(lambda: other.origin is not None, "the other knows the ledger that is lost later")
         is_held, may_die = threading.Event(), threading.Event()
 
         def die(point: str) -> None:

@@ -116,12 +116,13 @@ def test_joiners_that_share_nothing_but_the_network_train_and_a_killed_one_is_ma
 ) -> None:
     open_store(machines)
     kept = ("--checkpoint-to", "s3://bucket/runs", "--checkpoint-every", "20")
-    leading = coordinator(machines, "--workers", "2", "--min-workers", "2", *kept)  # the first waits for the third
-    first, second = joining(machines, 1), joining(machines, 2)
+    leading = coordinator(machines, "--workers", "2", "--min-workers", "1", *kept)
+    long = {"EPOCHS": "16"}  # so that the job is not over before the third has imported torch on a busy machine
+    first, second = joining(machines, 1, **long), joining(machines, 2, **long)
     wait_for_line(second, "step 10")
     second.kill()
     second.wait()
-    third = joining(machines, 2)
+    third = joining(machines, 2, **long)
     for process in (first, third):
         code, stdout, stderr = said(process)
         assert code == 0, stderr
@@ -135,6 +136,7 @@ def test_joiners_that_share_nothing_but_the_network_train_and_a_killed_one_is_ma
     assert sorted(hosts[worker] for worker in formed[0]) == ["machine1", "machine2"]
     assert sorted(hosts[worker] for worker in formed[-1]) == ["machine1", "machine2"]
     assert died not in formed[-1]
+    assert any(len(workers) == 1 for workers in formed), "the first trains on alone meanwhile"
     for machine in (1, 2):
         assert not (machines.home(machine) / "run").exists()
     stored, _ = machines.network.start(STORE, "-c", ASK, "GET").communicate(timeout=PATIENCE)
